@@ -1,0 +1,33 @@
+# Everything that a fresh machine needs happens in `make setup`, which the other targets call.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test lint bench soak clean
+
+help: ## Show this list.
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## Make the virtual environment and see that Java is there.
+	@scripts/java
+
+$(STAMP): pyproject.toml constraints.txt scripts/venv
+	@scripts/venv $(PYTHON) $(VENV)
+	@touch $(STAMP)
+
+demo: setup ## Count a generated stream of search queries, with watermarks.
+	@$(BIN)/millwheel demo
+
+test: setup lint ## Run every test.
+	@$(BIN)/pytest $(TESTS)
+
+lint: $(STAMP) ## Check format, style and types.
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+
+bench: setup ## Measure against PySpark's transformWithState; writes artifacts/bench.
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]' && $(BIN)/python -m benchmarks
+
+clean: ## Remove the virtual environment and everything that was made.
+	@rm -rf $(VENV) build dist artifacts *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

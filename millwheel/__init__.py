@@ -1,0 +1,65 @@
+"""MillWheel on Spark: fault-tolerant stream processing in Python, after Google's MillWheel paper."""
+
+from millwheel import injectors, sinks, testing
+from millwheel.errors import (
+    CodecError,
+    EngineError,
+    FencedError,
+    InputError,
+    MillWheelError,
+    PipelineError,
+    StoreError,
+    UserCodeError,
+)
+from millwheel.launch import Job, run, start
+from millwheel.master.status import Report
+from millwheel.model import codec as codecs
+from millwheel.model.codec import register
+from millwheel.model.computation import Computation
+from millwheel.model.injector import Injector
+from millwheel.model.keys import SKIP, by, by_key
+from millwheel.model.pipeline import Pipeline
+from millwheel.model.record import Record
+from millwheel.model.sink import Sink
+from millwheel.model.time import DAY, HOUR, MAX_TIME, MILLISECOND, MIN_TIME, MINUTE, SECOND, WALL, WATERMARK
+from millwheel.model.timer import Timer
+from millwheel.version import VERSION as __version__
+
+__all__ = [
+    "DAY",
+    "HOUR",
+    "MAX_TIME",
+    "MILLISECOND",
+    "MINUTE",
+    "MIN_TIME",
+    "SECOND",
+    "SKIP",
+    "WALL",
+    "WATERMARK",
+    "CodecError",
+    "Computation",
+    "EngineError",
+    "FencedError",
+    "Injector",
+    "InputError",
+    "Job",
+    "MillWheelError",
+    "Pipeline",
+    "PipelineError",
+    "Record",
+    "Report",
+    "Sink",
+    "StoreError",
+    "Timer",
+    "UserCodeError",
+    "__version__",
+    "by",
+    "by_key",
+    "codecs",
+    "injectors",
+    "register",
+    "run",
+    "sinks",
+    "start",
+    "testing",
+]

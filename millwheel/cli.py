@@ -1,0 +1,143 @@
+"""The command line: ``millwheel demo`` and ``millwheel run``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from millwheel.errors import MillWheelError, PipelineError
+from millwheel.launch import run, start
+from millwheel.master.status import Report
+from millwheel.model.pipeline import Pipeline
+from millwheel.version import VERSION
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status: 0 done, 1 failed, 2 called wrongly."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        status: int = options.call(options)
+        return status
+    except MillWheelError as error:
+        print(f"millwheel: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millwheel", description="MillWheel on Spark: low-latency, exactly-once stream processing."
+    )
+    parser.add_argument("--version", action="version", version=f"millwheel {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="count a generated stream of search queries, with watermarks",
+        description="Counts a generated stream of search queries per second, out of order, with "
+        "low-watermark timers, and prints the queries that spiked.",
+        epilog="example: millwheel demo --records 500000",
+    )
+    demo.add_argument("--records", type=_count, default=200_000, help="how many (default: 200,000)")
+    demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
+    demo.add_argument("--json", action="store_true", help="print the result as JSON")
+    demo.set_defaults(call=_demo)
+
+    command = commands.add_parser(
+        "run",
+        help="run a pipeline",
+        description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
+        "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store.",
+        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain",
+    )
+    command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
+    command.add_argument("--store", required=True, help="a path (LMDB) or a URL: lmdb:///path, memory:")
+    command.add_argument("--master", help="Spark master (default: local, every core)")
+    command.add_argument(
+        "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
+    )
+    command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(call=_run)
+    return parser
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a number of 1 or more, not {text!r}")
+    return number
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from millwheel.demo import demo
+
+    print(demo(records=options.records, store=options.store, as_json=options.json))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    pipeline = load_pipeline(options.pipeline)
+    arguments: dict[str, Any] = {"store": options.store}
+    if options.slots is not None:
+        arguments["slots"] = options.slots
+    if options.master is not None:
+        from millwheel.spark.session import local_session
+
+        arguments["spark"] = local_session(options.master)
+    report = run(pipeline, **arguments) if options.drain else _until_interrupted(pipeline, arguments)
+    print(json.dumps(dataclasses.asdict(report)) if options.json else report)
+    return 0
+
+
+def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:
+    job = start(pipeline, **arguments)
+    interrupted = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
+    while not interrupted.is_set():
+        if job.wait(0.2) is not None:
+            break
+    return job.stop()
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """The pipeline of ``MODULE:FACTORY``; modules beside the working directory are found."""
+    module_name, _, factory_name = name.partition(":")
+    if not module_name or not factory_name:
+        raise PipelineError(f"a pipeline is named MODULE:FACTORY, such as zeitgeist:pipeline, not {name!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise PipelineError(
+            f"there is no module {error.name!r}: name one that can be imported from {os.getcwd()}"
+        ) from error
+    factory = getattr(module, factory_name, None)
+    if factory is None:
+        raise PipelineError(f"the module {module_name!r} has no {factory_name!r}")
+    pipeline = factory() if callable(factory) else factory
+    if not isinstance(pipeline, Pipeline):
+        raise PipelineError(f"{name} gave {pipeline!r}, not a millwheel.Pipeline")
+    return pipeline
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,7 @@
+"""Injectors for common kinds of input (5.2), so that normal users need not write their own."""
+
+from millwheel.injectors.files import Files
+from millwheel.injectors.generator import Generator
+from millwheel.injectors.records import Records
+
+__all__ = ["Files", "Generator", "Records"]

@@ -1,0 +1,221 @@
+"""Lines of text into columns of records: JSON lines and CSV."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Literal, cast
+
+import orjson
+
+from millwheel.errors import InputError
+from millwheel.model.injector import BadInput, RecordBatch
+from millwheel.model.time import SECOND
+
+Unit = Literal["us", "ms", "s", "iso"]
+UNITS = ("us", "ms", "s", "iso")
+
+_CHUNK = 4 << 20  # bytes read and parsed at once
+
+_FACTORS = {"us": 1, "ms": 1_000, "s": SECOND}
+
+
+class _Piece(io.RawIOBase):
+    """The bytes of a file from ``start`` to ``end``: what is appended meanwhile is not seen."""
+
+    def __init__(self, path: str, start: int, end: int) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115 - closed with this
+        self._file.seek(start)
+        self._left = end - start
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextmanager
+def open_piece(path: str, start: int, end: int) -> Iterator[IO[bytes]]:
+    """A piece of a file, unpacked where it is packed; an `InputError` names a file that cannot be read."""
+    try:
+        with io.BufferedReader(_Piece(path, start, end), 1 << 20) as plain:
+            if path.endswith(".gz"):
+                with gzip.GzipFile(fileobj=plain) as packed:
+                    yield cast(IO[bytes], packed)
+            else:
+                yield plain
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"the file {path} cannot be read ({error})") from error
+
+
+class Reader:
+    """Turns the lines of one format into batches."""
+
+    def __init__(self, timestamp: str, id: str | None, unit: Unit, form: str) -> None:
+        self._timestamp = timestamp
+        self._id = id
+        self._unit = unit
+        self._form = form
+
+    def batches(self, path: str, start: int, end: int) -> Iterator[RecordBatch]:
+        """The records of the lines from ``start`` to ``end``; of a packed file, of that piece of it."""
+        header = self._header(path, end) if self._form == "csv" else []
+        with open_piece(path, start, end) as file:
+            if self._form == "csv" and start == 0:
+                file.readline()
+            rest = b""
+            while chunk := file.read(_CHUNK):
+                cut = chunk.rfind(b"\n") + 1
+                if not cut:
+                    rest += chunk
+                    continue
+                yield self._batch((rest + chunk[:cut]).split(b"\n"), header)
+                rest = chunk[cut:]
+            if rest:
+                yield self._batch([rest], header)
+
+    def _header(self, path: str, end: int) -> list[str]:
+        with open_piece(path, 0, end) as file:
+            line = file.readline().decode("utf-8-sig", "replace")
+        return next(csv.reader([line]), [])
+
+    def _batch(self, lines: list[bytes], header: list[str]) -> RecordBatch:
+        lines = [line for line in lines if line and not line.isspace()]
+        if self._form == "jsonl":
+            batch = self._fast(lines)
+            if batch is not None:
+                return batch
+        return self._slow(lines, self._parser(header))
+
+    def _fast(self, lines: list[bytes]) -> RecordBatch | None:
+        """All lines at once; None where one of them needs a closer look."""
+        field, id = self._timestamp, self._id
+        try:
+            values = list(map(orjson.loads, lines))
+            timestamps = [value[field] for value in values]
+            ids = None if id is None else [value[id] for value in values]
+        except (ValueError, KeyError, TypeError, IndexError):
+            return None
+        if set(map(type, timestamps)) - {int} or (ids is not None and set(map(type, ids)) - {str, int}):
+            return None
+        factor = _FACTORS.get(self._unit)
+        if factor is None:
+            return None
+        if factor != 1:
+            timestamps = [time * factor for time in timestamps]
+        return RecordBatch(timestamps, values, ids)
+
+    def _slow(self, lines: list[bytes], parse: Callable[[bytes], Any]) -> RecordBatch:
+        """Line by line, so that a bad one is known."""
+        timestamps: list[int] = []
+        values: list[Any] = []
+        ids: list[Any] = []
+        bad: list[BadInput] = []
+        for line in lines:
+            try:
+                value = parse(line)
+                time = self._time(value)
+                ids.append(self._record_id(value))
+            except _BadLine as error:
+                bad.append(BadInput(str(error), line.decode("utf-8", "replace")))
+                continue
+            timestamps.append(time)
+            values.append(value)
+        return RecordBatch(timestamps, values, ids if self._id is not None else None, None, bad)
+
+    def _parser(self, header: list[str]) -> Callable[[bytes], Any]:
+        if self._form == "jsonl":
+            return _parse_json
+
+        def parse(line: bytes) -> Any:
+            try:
+                fields = next(csv.reader(io.StringIO(line.decode()), strict=True), [])
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise _BadLine(f"the line is not CSV ({error})") from None
+            if len(fields) != len(header):
+                raise _BadLine(f"the line has {len(fields)} fields, the header has {len(header)}")
+            return dict(zip(header, fields, strict=True))
+
+        return parse
+
+    def _time(self, value: Any) -> int:
+        if not isinstance(value, dict):
+            raise _BadLine(f"the line is a {type(value).__name__}, not an object with fields")
+        if self._timestamp not in value:
+            raise _BadLine(f"the record has no timestamp field {self._timestamp!r}")
+        return to_time(value[self._timestamp], self._unit, self._timestamp, text=self._form == "csv")
+
+    def _record_id(self, value: Any) -> Any:
+        if self._id is None:
+            return None
+        if self._id not in value:
+            raise _BadLine(f"the record has no ID field {self._id!r}")
+        id = value[self._id]
+        if isinstance(id, bool) or not isinstance(id, str | int):
+            raise _BadLine(f"the ID field {self._id!r} is {id!r}: an ID is a text or an integer")
+        return id
+
+
+class _BadLine(Exception):
+    """A line that is no record; its text says why."""
+
+
+def _parse_json(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except ValueError as error:
+        raise _BadLine(f"the line is not JSON ({error})") from None
+
+
+def to_time(value: Any, unit: Unit, field: str, *, text: bool) -> int:
+    """A timestamp field's value in microseconds.
+
+    >>> to_time(1.5, "s", "time", text=False)
+    1500000
+    >>> to_time("1970-01-01T00:00:01Z", "iso", "time", text=False)
+    1000000
+    """
+    if unit == "iso":
+        try:
+            moment = datetime.datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise _BadLine(f"the timestamp field {field!r} is {value!r}, which is no ISO 8601 time") from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        since = moment - _UNIX_EPOCH
+        return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds
+    number: Any = value
+    if text and isinstance(value, str):
+        try:
+            number = int(value)
+        except ValueError:
+            try:
+                number = float(value)
+            except ValueError:
+                number = value
+    if isinstance(number, bool) or not isinstance(number, int | float) or _is_endless(number):
+        raise _BadLine(f"the timestamp field {field!r} is {value!r}, which is not a number")
+    if isinstance(number, int):
+        return number * _FACTORS[unit]
+    return round(number * _FACTORS[unit])
+
+
+def _is_endless(number: float) -> bool:
+    return isinstance(number, float) and not math.isfinite(number)
+
+
+_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

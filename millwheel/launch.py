@@ -1,0 +1,132 @@
+"""`run` and `start`: a pipeline, a store, a Spark session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from millwheel.errors import PipelineError
+from millwheel.master.driver import Driver
+from millwheel.master.intervals import check_slots, shard_count
+from millwheel.master.job import Job
+from millwheel.master.progress import Progress
+from millwheel.master.status import Report
+from millwheel.model.graph import build
+from millwheel.model.pipeline import Pipeline
+from millwheel.store.base import Store
+from millwheel.store.lmdb import LmdbStore
+from millwheel.store.open import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Job", "run", "start"]
+
+_OPTIONS = {
+    "slots": "in how many pieces the key space is worked on at once (default: Spark's parallelism)",
+    "target": "seconds that a full epoch is to take (default: 1)",
+    "due_limit": "keys with due timers that an interval takes up in one epoch (default: 100,000)",
+    "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
+    "progress": "whether to show a line of progress (default: if stderr is a terminal)",
+}
+
+
+def run(
+    pipeline: Pipeline,
+    *,
+    store: str | os.PathLike[str],
+    spark: SparkSession | None = None,
+    **options: Any,
+) -> Report:
+    """Runs a pipeline until its injectors are exhausted and everything is drained."""
+    job = _launch(pipeline, store, spark, options, follow=False)
+    try:
+        report = job.wait()
+    except KeyboardInterrupt:
+        job.stop()
+        raise
+    assert report is not None
+    return report
+
+
+def start(
+    pipeline: Pipeline,
+    *,
+    store: str | os.PathLike[str],
+    spark: SparkSession | None = None,
+    **options: Any,
+) -> Job:
+    """Starts a pipeline that keeps running until it is stopped."""
+    return _launch(pipeline, store, spark, options, follow=True)
+
+
+def _launch(
+    pipeline: Pipeline,
+    where: str | os.PathLike[str],
+    spark: SparkSession | None,
+    options: dict[str, Any],
+    *,
+    follow: bool,
+) -> Job:
+    unknown = options.keys() - _OPTIONS
+    if unknown:
+        known = "\n".join(f"  {name}: {text}" for name, text in _OPTIONS.items())
+        raise PipelineError(f"unknown option {', '.join(sorted(unknown))}; there are\n{known}")
+    if not isinstance(pipeline, Pipeline):
+        raise PipelineError(f"a millwheel.Pipeline is run, not {pipeline!r}")
+    graph = build(pipeline)
+
+    from millwheel.spark.session import local_session
+
+    session = spark if spark is not None else local_session()
+    context = session.sparkContext
+    slots = options.get("slots") or min(context.defaultParallelism, 64)
+    check_slots(slots)
+    store, discard = _open(where, slots)
+    try:
+        driver = Driver(
+            graph,
+            store,
+            slots=slots,
+            clock=lambda: time.time_ns() // 1000,
+            owner=f"process {os.getpid()} on {socket.gethostname()}",
+            follow=follow,
+            **{name: options[name] for name in ("target", "due_limit", "compact_below") if name in options},
+        )
+
+        from millwheel.spark.executor import SparkExecutor
+
+        executor = SparkExecutor(context, graph, driver.numbers, store)
+    except BaseException:
+        store.close()
+        discard()
+        raise
+
+    def on_close() -> None:
+        executor.close()
+        discard()
+
+    show = options.get("progress", sys.stderr.isatty())
+    progress = Progress(sys.stderr) if show else None
+    job = Job(driver, executor, until_exhausted=not follow, on_close=on_close, progress=progress)
+    job.start()
+    return job
+
+
+def _open(where: str | os.PathLike[str], slots: int) -> tuple[Store, Callable[[], None]]:
+    """The store, and what to do when it is closed.
+
+    Spark's Python workers are processes of their own, so ``memory:`` is a folder in shared memory.
+    """
+    if os.fspath(where) not in ("memory:", "memory://"):
+        return open_store(where, shards=shard_count(slots)), lambda: None
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = tempfile.mkdtemp(prefix="millwheel-", dir=shared)
+    store = LmdbStore(folder, shards=shard_count(slots), sync=False)
+    return store, lambda: shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,373 @@
+"""The driver: plan, journal, run, commit, recover.
+
+1. *Plan*: what the injectors have, up to the bound; nothing to do, no epoch.
+2. *Journal* the plan. From here on the epoch will be run, by this driver or the next one.
+3. *Run* it. Intervals commit on their own; one that already has answers from its checkpoint.
+4. *Commit*: offsets, watermarks and totals, in one write. Then the injectors are told.
+
+A crash before 2 leaves nothing. Between 2 and 4, the next driver takes new sequencers and runs the plan
+again as it was journaled. After 4, the epoch is over; an injector may be told twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from millwheel.errors import EngineError, FencedError
+from millwheel.master.intervals import even_intervals
+from millwheel.master.journal import Journal, Partition
+from millwheel.master.planning import Poll, caught_up, choose_ranges, due_everywhere
+from millwheel.master.sizing import Sizer
+from millwheel.master.status import Report, Totals
+from millwheel.model.graph import Graph, injector_name
+from millwheel.model.record import Record
+from millwheel.model.sink import Sink
+from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.store.base import Store
+from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
+from millwheel.watermark.source import SourceMark, behind
+from millwheel.worker.envelope import Frame, unpack_batch
+from millwheel.worker.plan import Interval, Plan
+from millwheel.worker.report import IntervalReport
+from millwheel.worker.step import fence, touched
+from millwheel.worker.tablets import HOLDS, WALL_TIMERS
+from millwheel.worker.tasks import load_error
+
+logger = logging.getLogger("millwheel")
+
+_DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
+
+
+class Executor(Protocol):
+    """Runs the tasks of an epoch somewhere, and returns the frames of the last level."""
+
+    def execute(self, plan: Plan) -> list[Frame]: ...
+
+
+class Driver:
+    """One pipeline on one store. Not thread-safe: one thread runs its epochs."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        store: Store,
+        *,
+        slots: int,
+        clock: Callable[[], int],
+        owner: str,
+        target: float = 1.0,
+        follow: bool = False,
+        due_limit: int = _DUE_LIMIT,
+        compact_below: int = 4_000,
+    ) -> None:
+        self.graph = graph
+        self.store = store
+        self.slots = slots
+        self.sizer = Sizer(target)
+        self.authority = WatermarkAuthority(graph)
+        self._clock = clock
+        self._due_limit = due_limit
+        self._compact_below = compact_below
+        self._fired = 0
+        store.lock(owner)
+        for source in graph.sources:
+            source.injector.open(follow=follow)
+        for sinks in graph.sinks.values():
+            for sink in sinks:
+                sink.open()
+        self.journal = Journal(store)
+        self.sequencer = self.journal.acquire(graph, owner)
+        self.numbers = self.journal.numbers(graph.nodes)
+        found = self.journal.recover(graph)
+        self.epoch = found.epoch
+        self._now = found.now
+        self.authority.restore(found.watermarks)
+        self._sources = {
+            injector_name(source.name): found.sources.get(injector_name(source.name), MIN_TIME)
+            for source in graph.sources
+        }
+        self._partitions = {source.name: found.partitions.get(source.name, {}) for source in graph.sources}
+        self.totals = Totals(found.totals)
+        self.baseline = self.totals.copy()
+        self.intervals = self._layout()
+        self._laid_out = not found.epoch or found.layout == self._layout_value()
+        for source in graph.sources:
+            offsets = {name: state.offset for name, state in self._partitions[source.name].items()}
+            if offsets:
+                source.injector.commit(offsets)  # again: the last driver may have died before it did
+        fence(store, self.intervals, self.sequencer)
+        self._recovering = found.plan
+        self._exhausted = False
+        self._drained = False
+        self._polled: dict[str, Poll] = {}
+
+    def _layout(self) -> tuple[tuple[Interval, ...], ...]:
+        level = even_intervals(self.slots, len(self.store.shards), self.sequencer)
+        return tuple(level for _ in self.graph.levels)
+
+    def _layout_value(self) -> list[list[int]]:
+        return [[level, i.first] for level, part in enumerate(self.intervals) for i in part]
+
+    def now(self) -> int:
+        """The wall time for the next epoch; it does not go back, whatever the clock does."""
+        self._now = max(self._now, self._clock())
+        return self._now
+
+    def next_plan(self, *, drain: bool = False, force: bool = False) -> Plan | None:
+        """The next epoch, or None where there is nothing to do, unless it is forced.
+
+        An epoch that drains does not heed holds any more (semantics 9).
+        """
+        if self._recovering is not None:
+            plan = self._recovering.with_sequencer(self.sequencer)
+            self._recovering = None
+            return plan
+        self._poll()
+        now = self.now()
+        wait = self.authority.more_due  # due timers come before new records
+        ranges = (
+            []
+            if wait
+            else choose_ranges(
+                self.graph.sources,
+                self._polled,
+                self._partitions,
+                self.sizer.bound,
+                self.slots,
+                self._compact_below,
+            )
+        )
+        marks = self._source_marks({(r.source, r.partition) for r in ranges})
+        due = False
+        if not ranges:
+            reached = {name: mark.watermark() for name, mark in marks.items()}
+            due = self.authority.makes_due(reached)
+            idle = not (due or wait or drain or force or self.authority.next_wall <= now)
+            if idle and self._laid_out:
+                self.authority.pass_on(reached)
+                self._note_watermarks(reached)
+                return None
+        tasks = max((r.task for r in ranges), default=-1) + 1
+        estimate = sum(
+            source.injector.size(r.partition, r.start, r.end)
+            for source in self.graph.sources
+            for r in ranges
+            if r.source == source.name
+        )
+        jump = due_everywhere(marks, self.authority) if due else 0
+        return Plan(
+            epoch=self.epoch + 1,
+            now=now,
+            slots=self.slots,
+            intervals=self.intervals,
+            ranges=tuple(ranges),
+            tasks=tasks,
+            sources=marks,
+            before=dict(self.authority.inputs),
+            lows=dict(self.authority.lows),
+            holds=self.authority.holds(),
+            compact=not wait and max(estimate + self._fired, jump) <= self._compact_below,
+            drain=drain,
+            due_limit=self._due_limit,
+        )
+
+    def _poll(self) -> None:
+        exhausted = True
+        for source in self.graph.sources:
+            ends = source.injector.poll()
+            poll = self._polled[source.name] = Poll(dict(ends), source.injector.bounded)
+            partitions = self._partitions[source.name]
+            for name, end in poll.ends.items():
+                state = partitions.setdefault(name, Partition())
+                if caught_up(state.offset, end):
+                    state.watermark = source.injector.low_watermark(name, end)
+                    exhausted = exhausted and state.watermark == MAX_TIME
+                else:
+                    exhausted = False
+            exhausted = exhausted and poll.bounded
+        self._exhausted = exhausted
+
+    def _source_marks(self, reading: set[tuple[str, str]]) -> dict[str, SourceMark]:
+        """What each injector vouches for outside of what this epoch reads."""
+        marks = {}
+        for source in self.graph.sources:
+            poll, partitions = self._polled[source.name], self._partitions[source.name]
+            held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
+            for name, end in poll.ends.items():
+                state = partitions[name]
+                newest = max(newest, state.newest)
+                if (source.name, name) in reading:
+                    continue
+                mark = state.watermark
+                if not caught_up(state.offset, end):
+                    final = False
+                    mark = source.injector.low_watermark(name, state.offset)
+                if source.injector.slack is not None:
+                    mark = max(mark, behind(state.newest, source.injector.slack))
+                final = final and mark == MAX_TIME
+                held = min(held, mark)
+            previous = self._sources[injector_name(source.name)]
+            marks[injector_name(source.name)] = SourceMark(
+                previous, held, newest, source.injector.slack, final
+            )
+        return marks
+
+    def _note_watermarks(self, reached: dict[str, int]) -> None:
+        """Journals watermarks that moved while there was nothing to run."""
+        if reached != self._sources:
+            self._sources = reached
+            self._journal_commit([])
+
+    def run(self, plan: Plan, executor: Executor) -> list[IntervalReport]:
+        """Journals, runs and commits one epoch."""
+        started = time.perf_counter()
+        self.journal.plan(plan, self.graph)
+        frames = executor.execute(plan)
+        reports = self._reports(plan, frames)
+        self._deliver(plan, reports)
+        self._commit(plan, reports)
+        records = sum(report.records_in for report in reports)
+        self.sizer.learn(records, time.perf_counter() - started)
+        return reports
+
+    def _reports(self, plan: Plan, frames: list[Frame]) -> list[IntervalReport]:
+        for frame in frames:
+            if frame.error is not None:
+                self._fail(plan, load_error(frame.error))
+        reports = [IntervalReport.from_value(value) for frame in frames for value in frame.reports]
+        expected = plan.tasks + sum(len(level) for level in plan.intervals)
+        if len(reports) != expected:
+            raise EngineError(
+                f"epoch {plan.epoch}: {len(reports)} reports came back instead of {expected}; "
+                "it is not committed and will be run again"
+            )
+        return reports
+
+    def _fail(self, plan: Plan, error: BaseException) -> NoReturn:
+        """Raises what a task met. A plan of which nothing is in the store is forgotten.
+
+        So the next start may plan anew, over input that was mended. Otherwise the plan stays, and the
+        next start runs it again: what is in the store came from these very ranges.
+        """
+        if isinstance(error, FencedError):
+            raise FencedError(f"{error}: {self.journal.owner()}") from error
+        if not touched(self.store, plan):
+            self.journal.forget_plan()
+        raise error
+
+    def _deliver(self, plan: Plan, reports: list[IntervalReport]) -> None:
+        """Hands records to the sinks in this process's memory."""
+        for report in reports:
+            for data in report.collected:
+                stream, shard, records = unpack_batch(data)
+                for sink in self.graph.sinks[stream]:
+                    if sink.in_driver:
+                        self._write(sink, plan.epoch, shard, records)
+
+    def _write(self, sink: Sink, epoch: int, shard: int, records: list[Record]) -> None:
+        try:
+            sink.write(epoch, shard, records)
+        except Exception as error:
+            raise EngineError(
+                f"epoch {epoch}: the sink {sink!r} raised {type(error).__name__}: {error}\n"
+                "Nothing is lost: the epoch is journaled, and running again continues it"
+            ) from error
+
+    def _commit(self, plan: Plan, reports: list[IntervalReport]) -> None:
+        marks = dict(plan.sources)
+        newest: dict[tuple[str, str], int] = {}
+        fired = 0
+        for report in reports:
+            self.totals.add(report)
+            for source, partition, top, _ in report.newest:
+                newest[source, partition] = max(newest.get((source, partition), top), top)
+            for name, node in report.nodes.items():
+                fired += node.timers
+                mark = IntervalMark(
+                    report.sequencer,
+                    node.input,
+                    node.low,
+                    node.next_timer,
+                    node.next_wall,
+                    node.oldest_hold,
+                    node.more_due,
+                    node.counters,
+                )
+                self.authority.report(name, report.first, mark)
+        self._fired = fired
+        self.totals.value["epochs"] += 1
+
+        changed: dict[str, dict[str, Partition]] = {}
+        slack = {source.name: source.injector.slack for source in self.graph.sources}
+        for item in plan.ranges:
+            state = self._partitions[item.source].setdefault(item.partition, Partition())
+            state.newest = max(state.newest, newest.get((item.source, item.partition), MIN_TIME))
+            state.offset = item.end
+            if item.last:
+                held = state.watermark = item.watermark
+                lag = slack[item.source]
+                if lag is not None:
+                    held = max(held, behind(state.newest, lag))
+                name = injector_name(item.source)
+                marks[name] = marks[name].join(held, state.newest)
+            changed.setdefault(item.source, {})[item.partition] = state
+        self._sources = {name: mark.watermark() for name, mark in marks.items()}
+        layout = {
+            name: {i.first for i in plan.intervals[self.graph.level_of[name] - 1]}
+            for name in self.graph.nodes
+        }
+        self.authority.publish(layout)
+        self.authority.pass_on(self._sources)
+        self.epoch = plan.epoch
+        self._drained = self._drained or plan.drain
+        self._laid_out = plan.intervals == self.intervals
+        self._journal_commit(
+            [(source, name, state) for source, part in changed.items() for name, state in part.items()]
+        )
+        for source in self.graph.sources:
+            if source.name in changed:
+                source.injector.commit({name: state.offset for name, state in changed[source.name].items()})
+
+    def _journal_commit(self, partitions: list[tuple[str, str, Partition]]) -> None:
+        self.journal.commit(
+            self.epoch,
+            self._now,
+            self.authority.to_value(),
+            self._sources,
+            self.totals.value,
+            self._layout_value() if self._laid_out else [],
+            partitions,
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is due without new input: no timer was left, and none becomes due by what
+        the intervals of the last epoch did not know of each other yet."""
+        return not self.authority.more_due and not self.authority.makes_due(self._sources)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the injectors have nothing more to give, ever; known after a poll."""
+        return self._exhausted
+
+    @property
+    def held(self) -> bool:
+        """Whether something keeps the watermarks from their end though the injectors are exhausted."""
+        return not self._drained and any(low < MAX_TIME for low in self.authority.lows.values())
+
+    def report(self) -> Report:
+        """What was done since this driver started."""
+        report = self.totals.since(self.baseline, self.graph)
+        report.low_watermarks = dict(self.authority.lows)
+        nodes = self.graph.nodes
+        report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
+        if self._drained:
+            report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
+        return report
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        self.store.close()

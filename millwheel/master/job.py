@@ -1,0 +1,124 @@
+"""A job: a driver that runs its epochs in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from millwheel.errors import MillWheelError
+from millwheel.master.driver import Driver, Executor
+from millwheel.master.progress import Progress
+from millwheel.master.status import Report
+
+logger = logging.getLogger("millwheel")
+
+_SHORTEST_WAIT = 0.002  # seconds between polls right after there was work
+_LONGEST_WAIT = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
+_MICROSECONDS = 1e6
+
+
+class Job:
+    """A running pipeline. Leave the ``with`` block, or call `stop`, to end it after its epoch.
+
+    Nothing is lost by stopping: a later run on the same store goes on where this one ended.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        executor: Executor,
+        *,
+        until_exhausted: bool,
+        on_close: Callable[[], None],
+        progress: Progress | None = None,
+    ) -> None:
+        self._driver = driver
+        self._executor = executor
+        self._until_exhausted = until_exhausted
+        self._on_close = on_close
+        self._progress = progress
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._report = driver.report()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"millwheel-{driver.graph.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begins to run epochs."""
+        self._thread.start()
+
+    def status(self) -> Report:
+        """What was done so far, as of the last epoch; raises what the job failed with, if it did."""
+        self._raise()
+        with self._lock:
+            return self._report
+
+    def wait(self, timeout: float | None = None) -> Report | None:
+        """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return None
+        return self.status()
+
+    def stop(self) -> Report:
+        """Ends the job after the epoch that it is in."""
+        self._stop.set()
+        self._thread.join()
+        return self.status()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if error is None:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None and not self._thread.is_alive():
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            if not isinstance(error, MillWheelError):
+                logger.exception("the pipeline %s failed", self._driver.graph.name)
+            self._error = error
+        finally:
+            if self._progress is not None:
+                self._progress.close()
+            self._driver.close()
+            self._on_close()
+
+    def _loop(self) -> None:
+        driver = self._driver
+        wait = _SHORTEST_WAIT
+        while not self._stop.is_set():
+            plan = driver.next_plan()
+            if plan is None and self._until_exhausted and driver.exhausted:
+                if not driver.held:
+                    break
+                plan = driver.next_plan(drain=True)
+            if plan is not None:
+                driver.run(plan, self._executor)
+                wait = _SHORTEST_WAIT
+                self._publish()
+                continue
+            self._publish()
+            until_wall = (driver.authority.next_wall - driver.now()) / _MICROSECONDS
+            self._stop.wait(max(min(wait, until_wall), 0.0))
+            wait = min(wait * 2, _LONGEST_WAIT)
+        self._publish()
+
+    def _publish(self) -> None:
+        report = self._driver.report()
+        with self._lock:
+            self._report = report
+        if self._progress is not None:
+            self._progress.show(report, self._driver)

@@ -1,0 +1,182 @@
+"""The journal: all that a driver needs to go on where another one ended.
+
+    format      the layout of the store, a number
+    pipeline    the name of the pipeline that the store belongs to
+    numbers     the number of each computation
+    topology    the levels and edges of the graph that the plan was made for
+    driver      the generation of drivers, and who the present one is
+    plan        the epoch that was started last
+    commit      the epoch that was committed last, the watermarks, the totals
+    o...        one entry for each injector and partition: offset, watermark, newest timestamp
+
+Each write says which generation it comes from; a driver that was taken over is refused (6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.errors import FencedError, PipelineError, StoreError
+from millwheel.model.codec import pack, unpack
+from millwheel.model.graph import Graph
+from millwheel.model.injector import Offset
+from millwheel.model.time import MIN_TIME
+from millwheel.store.base import Get, Store
+from millwheel.store.layout import after
+from millwheel.worker.plan import Plan
+
+FORMAT = 1
+
+
+@dataclass
+class Partition:
+    """How far a partition has been read."""
+
+    offset: Offset = None
+    watermark: int = MIN_TIME
+    newest: int = MIN_TIME
+
+
+@dataclass
+class Recovered:
+    """What the journal says when a driver starts."""
+
+    epoch: int = 0
+    now: int = 0
+    watermarks: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, int] = field(default_factory=dict)
+    totals: dict[str, Any] | None = None
+    layout: list[list[int]] = field(default_factory=list)
+    partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
+    plan: Plan | None = None
+    """An epoch that was started and not committed: it is run again, as it was planned."""
+
+
+class Journal:
+    """Reads and writes the journal of one store for one driver."""
+
+    def __init__(self, store: Store) -> None:
+        self._shard = store.journal
+        self._generation = 0
+        self._owner = ""
+
+    def acquire(self, graph: Graph, owner: str) -> int:
+        """Makes this driver the owner: a new generation, whose number is the new sequencer."""
+        with self._shard.snapshot() as snapshot:
+            form, name, driver = (snapshot.get(key) for key in (b"format", b"pipeline", b"driver"))
+        if form is not None and unpack(form) != FORMAT:
+            raise StoreError(
+                f"the store has format {unpack(form)}, this version of millwheel reads format {FORMAT}"
+            )
+        if name is not None and unpack(name) != graph.name:
+            raise StoreError(
+                f"the store belongs to the pipeline {unpack(name)!r}, not to {graph.name!r}: "
+                "give this pipeline a store of its own"
+            )
+        self._generation = (unpack(driver)[0] if driver is not None else 0) + 1
+        self._owner = owner
+        generation = self._generation
+
+        def guard(get: Get) -> None:
+            found = get(b"driver")
+            if found is not None and unpack(found)[0] >= generation:
+                raise FencedError(f"{unpack(found)[1]} has taken this pipeline in the same moment")
+
+        puts = [
+            (b"format", pack(FORMAT)),
+            (b"pipeline", pack(graph.name)),
+            (b"driver", pack([generation, owner])),
+        ]
+        self._shard.write(puts, (), guard)
+        return generation
+
+    def owner(self) -> str:
+        """Who drives the pipeline now."""
+        with self._shard.snapshot() as snapshot:
+            found = snapshot.get(b"driver")
+        return str(unpack(found)[1]) if found is not None else "nobody"
+
+    def numbers(self, names: Iterable[str]) -> dict[str, int]:
+        """The number of each computation, new ones for new names; a number is never given twice."""
+        with self._shard.snapshot() as snapshot:
+            found = snapshot.get(b"numbers")
+        numbers: dict[str, int] = unpack(found) if found is not None else {}
+        new = [name for name in names if name not in numbers]
+        for name in new:
+            numbers[name] = len(numbers)
+        if new:
+            self._write([(b"numbers", pack(numbers))])
+        return numbers
+
+    def recover(self, graph: Graph) -> Recovered:
+        """What the last driver left."""
+        with self._shard.snapshot() as snapshot:
+            commit, plan, topology = (snapshot.get(key) for key in (b"commit", b"plan", b"topology"))
+            entries = list(snapshot.scan(b"o", after(b"o")))
+        found = Recovered()
+        if commit is not None:
+            found = Recovered(*unpack(commit))
+        for key, value in entries:
+            source, partition = unpack(key[1:])
+            found.partitions.setdefault(source, {})[partition] = Partition(*unpack(value))
+        if plan is not None:
+            pending = Plan.from_bytes(plan)
+            if pending.epoch == found.epoch + 1:
+                if topology != _signature(graph):
+                    raise PipelineError(
+                        f"pipeline {graph.name!r}: epoch {pending.epoch} was started with another graph of "
+                        "computations and is not finished; run the former pipeline once more on this store, "
+                        "then change it"
+                    )
+                found.plan = pending
+        return found
+
+    def plan(self, plan: Plan, graph: Graph) -> None:
+        """Journals a plan, before any work is done for it."""
+        self._write([(b"plan", plan.to_bytes()), (b"topology", _signature(graph))])
+
+    def forget_plan(self) -> None:
+        """Drops a plan of which nothing is in the store."""
+        self._write([], [b"plan"])
+
+    def commit(
+        self,
+        epoch: int,
+        now: int,
+        watermarks: dict[str, Any],
+        sources: dict[str, int],
+        totals: dict[str, Any],
+        layout: list[list[int]],
+        partitions: Iterable[tuple[str, str, Partition]],
+    ) -> None:
+        """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
+        puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout]))]
+        for source, partition, state in partitions:
+            value = pack([state.offset, state.watermark, state.newest])
+            puts.append((b"o" + pack([source, partition]), value))
+        self._write(puts)
+
+    def _write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        def guard(get: Get) -> None:
+            found = get(b"driver")
+            generation, owner = unpack(found) if found is not None else (0, "nobody")
+            if generation != self._generation:
+                raise FencedError(
+                    f"this driver ({self._owner}) was taken over by {owner}: it stops, and the other one "
+                    "goes on; nothing is lost"
+                )
+
+        self._shard.write(puts, deletes, guard)
+
+
+def _signature(graph: Graph) -> bytes:
+    """What a plan depends on: which computations run in which level, and what edges mean."""
+    return pack(
+        [
+            [list(level) for level in graph.levels],
+            [[edge.stream, edge.consumer, edge.level] for edge in graph.edges],
+            [[source.name, source.stream] for source in graph.sources],
+        ]
+    )

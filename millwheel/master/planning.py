@@ -1,0 +1,139 @@
+"""What an epoch reads: ranges of the injectors' partitions, spread over tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from millwheel.master.journal import Partition
+from millwheel.model.injector import Injector, Offset
+from millwheel.model.pipeline import Source
+from millwheel.model.time import MIN_TIME, SECOND
+from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.watermark.source import SourceMark
+from millwheel.worker.plan import Range
+from millwheel.worker.tablets import WATERMARK_TIMERS
+
+_ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
+
+_SMALLEST_SHARE = 200  # records: below that, a range costs more to open than to read
+
+
+class Poll(NamedTuple):
+    """What an injector said: how far each partition may be read, and whether that is all there will be."""
+
+    ends: dict[str, Offset]
+    bounded: bool
+
+
+def choose_ranges(
+    sources: Sequence[Source],
+    polled: Mapping[str, Poll],
+    partitions: Mapping[str, Mapping[str, Partition]],
+    bound: int,
+    tasks: int,
+    unsplit: int,
+) -> list[Range]:
+    """Takes a share of the partitions that have something, about ``bound`` records in all.
+
+    A range of more than ``unsplit`` records is cut, so that one big partition uses every task. The
+    pieces of a partition go to tasks in order: receivers keep the order of tasks, hence of its records.
+    """
+    ready = {source.name: _ready(source, polled[source.name], partitions[source.name]) for source in sources}
+    busy = sum(map(bool, ready.values()))
+    if not busy:
+        return []
+    chosen: list[tuple[Source, str, Offset, Offset, int]] = []
+    total = 0
+    for source in sources:
+        left = bound // busy
+        for name, share in _shares(source, ready[source.name], partitions[source.name], left):
+            if left <= 0:
+                break
+            start = partitions[source.name][name].offset
+            stop = source.injector.bound(name, start, polled[source.name].ends[name], min(share, left))
+            size = max(source.injector.size(name, start, stop), 1)
+            chosen.append((source, name, start, stop, size))
+            total += size
+            left -= size
+    if total <= unsplit:
+        tasks = 1
+    ranges: list[Range] = []
+    done = 0
+    for source, name, start, stop, size in chosen:
+        state = partitions[source.name][name]
+        watermark = source.injector.low_watermark(name, stop)
+        for begin, end, weight in _pieces(source.injector, name, start, stop, size, total // tasks + 1):
+            task = min(done * tasks // max(total, 1), tasks - 1)
+            done += weight
+            last = end == stop
+            mark = watermark if last else MIN_TIME
+            ranges.append(Range(source.name, name, begin, end, task, mark, state.newest, last))
+    used = sorted({item.task for item in ranges})
+    number = {task: index for index, task in enumerate(used)}
+    return [
+        Range(r.source, r.partition, r.start, r.end, number[r.task], r.watermark, r.newest, r.last)
+        for r in ranges
+    ]
+
+
+def caught_up(offset: Offset, end: Offset) -> bool:
+    """Whether a partition has been read as far as it may be; a number may also be past its end."""
+    if end is None or offset == end:
+        return True
+    return isinstance(offset, int) and isinstance(end, int) and offset > end
+
+
+def _ready(source: Source, poll: Poll, partitions: Mapping[str, Partition]) -> list[str]:
+    return [name for name, end in poll.ends.items() if not caught_up(partitions[name].offset, end)]
+
+
+def _shares(
+    source: Source, ready: list[str], partitions: Mapping[str, Partition], bound: int
+) -> list[tuple[str, int]]:
+    """Which partitions are read, and how much of each.
+
+    Where the watermark follows timestamps, those that are furthest behind go first: reading ahead in the
+    others would only fill the store with windows that the watermark cannot close. One whose time is not
+    known yet is looked into.
+    """
+    injector = source.injector
+    if not ready:
+        return []
+    if injector.in_turn:
+        return [(name, bound) for name in ready]
+    if injector.slack is None:
+        share = max(bound // len(ready), _SMALLEST_SHARE)
+        return [(name, share) for name in ready]
+    fresh = [name for name in ready if partitions[name].newest == MIN_TIME]
+    known = [name for name in ready if partitions[name].newest != MIN_TIME]
+    if not known and len(fresh) == 1:
+        return [(fresh[0], bound)]
+    shares = [(name, _SMALLEST_SHARE) for name in fresh]
+    if known:
+        last = min(partitions[name].newest for name in known) + 2 * injector.slack + _ABREAST
+        behind = [name for name in known if partitions[name].newest <= last]
+        left = max(bound - _SMALLEST_SHARE * len(fresh), _SMALLEST_SHARE)
+        shares += [(name, max(left // len(behind), _SMALLEST_SHARE)) for name in behind]
+    return shares
+
+
+def _pieces(
+    injector: Injector, name: str, start: Offset, stop: Offset, size: int, piece: int
+) -> list[tuple[Offset, Offset, int]]:
+    if size <= piece:
+        return [(start, stop, max(size, 1))]
+    pieces = []
+    while start != stop:
+        end = injector.bound(name, start, stop, piece)
+        weight = max(injector.size(name, start, end), 1)
+        pieces.append((start, end, weight))
+        start = end
+    return pieces
+
+
+def due_everywhere(marks: Mapping[str, SourceMark], authority: WatermarkAuthority) -> int:
+    """A guess at how many timers a moved watermark makes due: all, if it moved to its end."""
+    if all(mark.final for mark in marks.values()):
+        return sum(authority.counter(name, WATERMARK_TIMERS) for name in authority.lows)
+    return 0

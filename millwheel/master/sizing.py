@@ -1,0 +1,32 @@
+"""The size of an epoch: what is there, up to a bound that keeps its duration near a target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_FIRST = 20_000  # records of the first epoch that finds that much: a fraction of a second anywhere
+_LEAST = 500
+_MOST = 4_000_000
+_STEP = 2.0  # an epoch may be this much larger or smaller than the one before: one outlier does little
+
+
+@dataclass
+class Sizer:
+    """Grows the bound while full epochs end early, and shrinks it when they end late.
+
+    >>> sizer = Sizer(target=1.0)
+    >>> sizer.learn(records=20_000, seconds=0.1)
+    >>> sizer.bound
+    40000
+    """
+
+    target: float
+    bound: int = _FIRST
+
+    def learn(self, records: int, seconds: float) -> None:
+        """From an epoch. One that was not full says nothing about a larger one."""
+        if records < self.bound // 2 and seconds < self.target:
+            return
+        factor = self.target / max(seconds, 1e-3)
+        factor = min(max(factor, 1 / _STEP), _STEP)
+        self.bound = min(max(int(min(self.bound, max(records, _LEAST)) * factor), _LEAST), _MOST)

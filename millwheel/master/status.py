@@ -1,0 +1,134 @@
+"""What a run has done: the totals, and the report made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.model.graph import Graph
+from millwheel.model.time import format_time
+from millwheel.worker.report import IntervalReport
+
+_BY_COMPUTATION = (
+    "records",
+    "produced",
+    "produced_late",
+    "late",
+    "dropped",
+    "duplicates",
+    "failed",
+    "timers",
+)
+
+
+@dataclass
+class Report:
+    """What a run, or a running job, has done so far. Each count by computation has all of them."""
+
+    pipeline: str = ""
+    epochs: int = 0
+    records_in: int = 0
+    """Records read by the injectors, bad ones among them."""
+    low_watermarks: dict[str, int] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
+    """Records that a hook has processed."""
+    produced: dict[str, int] = field(default_factory=dict)
+    produced_late: dict[str, int] = field(default_factory=dict)
+    """Productions with a timestamp below the computation's low watermark."""
+    late: dict[str, int] = field(default_factory=dict)
+    """Late records, delivered or dropped."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    duplicates: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    """Records and timers that were diverted."""
+    timers: dict[str, int] = field(default_factory=dict)
+    """Timers that fired."""
+    streams: dict[str, int] = field(default_factory=dict)
+    input_errors: int = 0
+    """Input that was no record, diverted by its injector."""
+    user: dict[str, int] = field(default_factory=dict)
+    pending_wall_timers: int = 0
+    unreleased_holds: int = 0
+    """Holds that ended with the run (semantics 9)."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.pipeline}: {self.epochs:,} epochs, {self.records_in:,} records in"]
+        for name, low in self.low_watermarks.items():
+            parts = [f"{self.records[name]:,} records", f"{self.produced[name]:,} produced"]
+            parts += [
+                f"{counts[name]:,} {label}"
+                for label, counts in (
+                    ("late", self.late),
+                    ("dropped", self.dropped),
+                    ("duplicates", self.duplicates),
+                    ("failed", self.failed),
+                )
+                if counts[name]
+            ]
+            lines.append(f"  {name}: {', '.join(parts)}; low watermark {format_time(low)}")
+        if self.input_errors:
+            lines.append(f"  bad input diverted: {self.input_errors:,}")
+        if self.pending_wall_timers:
+            lines.append(f"  wall timers still pending: {self.pending_wall_timers:,}")
+        if self.unreleased_holds:
+            lines.append(f"  holds that ended with the run: {self.unreleased_holds:,}")
+        return "\n".join(lines)
+
+
+class Totals:
+    """Counts since the store was made, journaled with each epoch, so that no crash counts twice."""
+
+    def __init__(self, value: dict[str, Any] | None = None) -> None:
+        self.value: dict[str, Any] = {
+            "epochs": 0,
+            "records_in": 0,
+            "input_errors": 0,
+            "streams": {},
+            "user": {},
+            **{name: {} for name in _BY_COMPUTATION},
+        }
+        self.value.update(value or {})
+
+    def add(self, report: IntervalReport) -> None:
+        """Adds what one interval did in an epoch."""
+        value = self.value
+        value["records_in"] += report.records_in
+        value["input_errors"] += report.input_errors
+        _add(value["streams"], report.streams)
+        _add(value["failed"], report.failed)
+        for name, node in report.nodes.items():
+            for counter in _BY_COMPUTATION:
+                counts = value[counter]
+                counts[name] = counts.get(name, 0) + getattr(node, counter)
+            _add(value["user"], node.user)
+
+    def copy(self) -> Totals:
+        """As they are now, whatever is added later."""
+        return Totals(
+            {name: dict(part) if isinstance(part, dict) else part for name, part in self.value.items()}
+        )
+
+    def since(self, earlier: Totals, graph: Graph) -> Report:
+        """A report of what came since ``earlier``."""
+        value, before = self.value, earlier.value
+
+        def difference(name: str, every: Any) -> dict[str, int]:
+            keys = [*every, *(key for key in value[name] if key not in every)]
+            return {key: value[name].get(key, 0) - before[name].get(key, 0) for key in keys}
+
+        user = difference("user", ())
+        by_computation: dict[str, Any] = {name: difference(name, graph.nodes) for name in _BY_COMPUTATION}
+        return Report(
+            pipeline=graph.name,
+            epochs=value["epochs"] - before["epochs"],
+            records_in=value["records_in"] - before["records_in"],
+            input_errors=value["input_errors"] - before["input_errors"],
+            streams=difference("streams", graph.streams),
+            user={name: count for name, count in user.items() if count},
+            **by_computation,
+        )
+
+
+def _add(counts: dict[str, int], more: dict[str, int]) -> None:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count

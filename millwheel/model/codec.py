@@ -1,0 +1,280 @@
+"""Codecs: how a state or a value becomes bytes (4.4). Public as ``millwheel.codecs``.
+
+>>> msgpack.decode(msgpack.encode({1: [None, True, 2.5, "text", b"bytes"]}))
+{1: [None, True, 2.5, 'text', b'bytes']}
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import importlib
+import json as _json
+import pickle as _pickle
+import threading
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgpack as _msgpack
+
+from millwheel.errors import CodecError, shorten
+
+_DATACLASS = 1  # the MessagePack extension type that carries a dataclass: [name, {field: value}]
+
+_registry: dict[str, type] = {}
+_Class = TypeVar("_Class", bound=type)
+
+
+class Codec(abc.ABC):
+    """Turns a state into bytes and back. Any object with these two methods will do."""
+
+    @abc.abstractmethod
+    def encode(self, value: Any) -> bytes:
+        """The bytes of a value."""
+
+    @abc.abstractmethod
+    def decode(self, data: bytes) -> Any:
+        """The value of the bytes."""
+
+
+def register(cls: _Class) -> _Class:
+    """Lets a dataclass travel as a record's value or a state; also as a decorator.
+
+    A dataclass that workers can import is found without it. One that is defined in a script or a
+    notebook must be registered where it is not the type of an ``initial_state()``.
+
+    >>> @register
+    ... @dataclasses.dataclass
+    ... class Point:
+    ...     x: int
+    >>> msgpack.decode(msgpack.encode([Point(1)]))
+    [Point(x=1)]
+    """
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise CodecError(f"register() takes a dataclass, not {cls!r}: decorate it with @dataclass first")
+    _registry[_name(cls)] = cls
+    return cls
+
+
+def registered() -> dict[str, type]:
+    """The registered dataclasses by name, to be shipped to the workers."""
+    return dict(_registry)
+
+
+def register_tree(cls: type) -> None:
+    """Registers a dataclass and those that its fields' types name."""
+    if not dataclasses.is_dataclass(cls) or _registry.get(_name(cls)) is cls:
+        return
+    register(cls)
+    try:
+        hints = typing.get_type_hints(cls)
+    except Exception:  # hints may name what only a type checker can see; the fields still travel
+        return
+    pending: list[Any] = list(hints.values())
+    while pending:
+        hint = pending.pop()
+        pending.extend(typing.get_args(hint))
+        if isinstance(hint, type):
+            register_tree(hint)
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _pack_other(value: Any) -> Any:
+    cls = type(value)
+    if dataclasses.is_dataclass(cls):
+        name = _name(cls)
+        if _registry.get(name) is not cls:
+            _registry[name] = cls  # a notebook may define it again
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
+        # A packer cannot be used inside its own call: this one is another.
+        return _msgpack.ExtType(_DATACLASS, packer()([name, fields]))
+    if isinstance(value, int):
+        raise OverflowError(f"the integer {shorten(value, 80)} has more than 64 bits; MessagePack carries 64")
+    raise TypeError(
+        f"a {cls.__name__} ({shorten(value, 80)}) is not what MessagePack carries: use None, bool, int, "
+        "float, str, bytes, list, dict or a dataclass"
+    )
+
+
+def _unpack_ext(code: int, data: bytes) -> Any:
+    if code != _DATACLASS:
+        return _msgpack.ExtType(code, data)
+    name, values = unpack(data)
+    cls = _registry.get(name) or _import_dataclass(name)
+    init = {field.name for field in dataclasses.fields(cls) if field.init}
+    known = {field.name for field in dataclasses.fields(cls)}
+    result = cls(**{field: value for field, value in values.items() if field in init})
+    for field in known - init:
+        if field in values:
+            object.__setattr__(result, field, values[field])
+    return result
+
+
+def _import_dataclass(name: str) -> type:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise CodecError(
+            f"the dataclass {name} is not known here ({error}): decorate it with @millwheel.register"
+        ) from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise CodecError(f"{name} is not a dataclass")
+    _registry[name] = found
+    return found
+
+
+def _hashable_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {_hashable(key): value for key, value in pairs}
+
+
+def _hashable(key: Any) -> Any:
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
+
+
+def packer() -> Callable[[Any], bytes]:
+    """A packing function of one's own; cheaper by the call than a shared one."""
+    pack: Callable[[Any], bytes] = _msgpack.Packer(default=_pack_other, unicode_errors="surrogatepass").pack
+    return pack
+
+
+class _Packers(threading.local):
+    """A packer for each thread: one that calls back into Python must not be entered by another."""
+
+    def __init__(self) -> None:
+        self.pack = packer()
+
+
+_packers = _Packers()
+
+
+def pack(value: Any) -> bytes:
+    """The MessagePack bytes of a value."""
+    return _packers.pack(value)
+
+
+_unpack: Callable[[bytes], Any] = functools.partial(
+    _msgpack.unpackb, ext_hook=_unpack_ext, strict_map_key=False, unicode_errors="surrogatepass"
+)
+
+
+def unpack(data: bytes) -> Any:
+    """The value of MessagePack bytes."""
+    try:
+        return _unpack(data)
+    except TypeError:
+        # A dict whose keys are tuples comes back with lists for keys, which do not hash.
+        return _msgpack.unpackb(
+            data,
+            ext_hook=_unpack_ext,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+            object_pairs_hook=_hashable_keys,
+        )
+
+
+class _MsgpackCodec(Codec):
+    """MessagePack, with dataclasses."""
+
+    def encode(self, value: Any) -> bytes:
+        return pack(value)
+
+    def decode(self, data: bytes) -> Any:
+        return unpack(data)
+
+    def __reduce__(self) -> str:
+        return "msgpack"
+
+    def __repr__(self) -> str:
+        return "millwheel.codecs.msgpack"
+
+
+class _JsonCodec(Codec):
+    """JSON text: readable by anything, with ``str`` for the keys of every dict."""
+
+    def encode(self, value: Any) -> bytes:
+        return _json.dumps(value, separators=(",", ":"), allow_nan=True).encode("utf-8", "surrogatepass")
+
+    def decode(self, data: bytes) -> Any:
+        return _json.loads(data.decode("utf-8", "surrogatepass"))
+
+    def __reduce__(self) -> str:
+        return "json"
+
+    def __repr__(self) -> str:
+        return "millwheel.codecs.json"
+
+
+class _RawCodec(Codec):
+    """Bytes as they are."""
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"the raw codec takes bytes, not {type(value).__name__}")
+        return bytes(value)
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+    def __reduce__(self) -> str:
+        return "raw"
+
+    def __repr__(self) -> str:
+        return "millwheel.codecs.raw"
+
+
+class _PickleCodec(Codec):
+    """Python's pickle: any object, readable by this code only."""
+
+    def encode(self, value: Any) -> bytes:
+        return _pickle.dumps(value, protocol=_pickle.HIGHEST_PROTOCOL)
+
+    def decode(self, data: bytes) -> Any:
+        return _pickle.loads(data)
+
+    def __reduce__(self) -> str:
+        return "pickle"
+
+    def __repr__(self) -> str:
+        return "millwheel.codecs.pickle"
+
+
+class _ProtobufCodec(Codec):
+    """A Protocol Buffers message; fields are written in one order, so equal states are equal bytes."""
+
+    def __init__(self, message: type) -> None:
+        self._message = message
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, self._message):
+            raise TypeError(f"expected a {self._message.__name__}, not {type(value).__name__}")
+        return typing.cast(bytes, value.SerializeToString(deterministic=True))  # type: ignore[attr-defined]
+
+    def decode(self, data: bytes) -> Any:
+        return self._message.FromString(data)  # type: ignore[attr-defined]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return protobuf, (self._message,)
+
+    def __repr__(self) -> str:
+        return f"millwheel.codecs.protobuf({self._message.__name__})"
+
+
+msgpack: Codec = _MsgpackCodec()
+json: Codec = _JsonCodec()
+raw: Codec = _RawCodec()
+pickle: Codec = _PickleCodec()
+
+
+def protobuf(message: type) -> Codec:
+    """A codec for one Protocol Buffers message class."""
+    if not hasattr(message, "FromString"):
+        raise CodecError(f"protobuf() takes a generated message class, not {message!r}")
+    return _ProtobufCodec(message)

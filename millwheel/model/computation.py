@@ -1,0 +1,111 @@
+"""Computations: where application logic lives (4.1, 5.1, Fig. 7)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from millwheel.model import codec as codecs
+from millwheel.model.record import Record
+from millwheel.model.time import WATERMARK, Clock
+from millwheel.model.timer import Timer
+
+BOUND = ("set_timer", "clear_timer", "produce", "hold", "release", "count")
+"""The accessors that a worker binds to the instance, so that a call goes straight to its context."""
+
+
+class Context(Protocol):
+    """What a computation reaches through its accessors while a hook runs."""
+
+    def load_state(self) -> Any: ...
+    def delete_state(self) -> None: ...
+    def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None: ...
+    def clear_timer(self, tag: str) -> None: ...
+    def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None: ...
+    def hold(self, timestamp: int, tag: str = "") -> None: ...
+    def release(self, tag: str = "") -> None: ...
+    def count(self, name: str, n: int = 1) -> None: ...
+
+
+class Computation:
+    """A node of the graph: user code that runs in the context of one key at a time.
+
+    Override `process_record`, `process_timer` or both. Everything that the accessors change is
+    committed in one atomic write, or not at all.
+
+    >>> class Counter(Computation):
+    ...     def process_record(self, record):
+    ...         self.state["n"] = self.state.get("n", 0) + 1
+    ...         self.produce("counts", self.state["n"])
+    """
+
+    codec: Any = codecs.msgpack
+    """How the state becomes bytes."""
+    exactly_once: bool = True
+    """Drop records whose ID was seen (6.1.1)."""
+    strong_productions: bool = True
+    """Checkpoint productions before they are delivered (6.1.2)."""
+
+    key: str
+    """The key that the hook runs for."""
+    state: Any
+    """The key's persistent state: mutate it, assign to it, or ``del self.state``."""
+    low_watermark: int
+    """The input watermark: no record with an older timestamp is expected any more."""
+    now: int
+    """This epoch's wall time; the same for every attempt at the epoch."""
+
+    def process_record(self, record: Record) -> None:
+        """Called for each record of the key, in arrival order."""
+
+    def process_timer(self, timer: Timer) -> None:
+        """Called for each due timer of the key, in order of time."""
+
+    def initial_state(self) -> Any:
+        """The state of a key never seen."""
+        return {}
+
+    def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
+        """Sets the key's timer ``tag``, or moves it."""
+        self._inside().set_timer(tag, time, clock)
+
+    def clear_timer(self, tag: str) -> None:
+        """Removes the key's timer ``tag``; nothing happens where there is none."""
+        self._inside().clear_timer(tag)
+
+    def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None:
+        """Produces a record; the default timestamp is that of the record or timer in hand."""
+        self._inside().produce(stream, value, timestamp)
+
+    def hold(self, timestamp: int, tag: str = "") -> None:
+        """Gives the key's state a timestamp, which holds the low watermark (5.2)."""
+        self._inside().hold(timestamp, tag)
+
+    def release(self, tag: str = "") -> None:
+        """Releases a hold; nothing happens where there is none."""
+        self._inside().release(tag)
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Adds to a metric of the user's own."""
+        self._inside().count(name, n)
+
+    def _inside(self) -> Context:
+        context: Context | None = self.__dict__.get("_context")
+        if context is None:
+            raise RuntimeError(
+                f"{type(self).__name__}: state, timers and productions are there inside "
+                "process_record and process_timer only"
+            )
+        return context
+
+    # The state is an ordinary attribute once it is loaded, so that hooks touch it at the speed of
+    # an attribute; these two see only its first use by a key and its deletion.
+    def __getattr__(self, name: str) -> Any:
+        if name == "state":
+            return self._inside().load_state()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        if name == "state":
+            self._inside().delete_state()
+        else:
+            object.__delattr__(self, name)

@@ -1,0 +1,179 @@
+"""The graph of a pipeline, checked and cut into levels.
+
+A level is a shuffle: computations of one level run in one task per slot. A computation joined to a
+producer by `by_key` shares its keys, hence its intervals, and runs in the producer's level.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from millwheel.errors import PipelineError
+from millwheel.model import codec as codecs
+from millwheel.model.keys import ByKey, KeyExtractor
+from millwheel.model.pipeline import ERRORS_SUFFIX, Node, Pipeline, Source
+from millwheel.model.sink import Sink
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One consumer's reading of one stream."""
+
+    index: int
+    stream: str
+    consumer: str
+    extractor: KeyExtractor
+    level: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A pipeline in the order in which an epoch runs it.
+
+    Every node stands behind its producers; every edge leads to the producer's level (chained) or to
+    a later one.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    nodes: dict[str, Node]
+    levels: tuple[tuple[str, ...], ...]
+    edges: tuple[Edge, ...]
+    consumers: dict[str, tuple[Edge, ...]]
+    producers: dict[str, tuple[str, ...]]
+    """By stream: the computations and the injectors (as ``@NAME``) that write it."""
+    sinks: dict[str, tuple[Sink, ...]]
+    level_of: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Every stream, in no particular order."""
+        return tuple(self.producers)
+
+    def senders(self, node: str) -> tuple[str, ...]:
+        """Whose watermarks bound a computation's input: those that write its inputs."""
+        inputs = self.nodes[node].inputs
+        return tuple({sender: None for stream in inputs for sender in self.producers[stream]})
+
+
+def injector_name(source: str) -> str:
+    """An injector's name among the senders of watermarks, where no computation can have it."""
+    return "@" + source
+
+
+def build(pipeline: Pipeline) -> Graph:
+    """Checks a pipeline and cuts it into levels; each mistake has its own `PipelineError`."""
+    if not pipeline.sources:
+        raise PipelineError(f"pipeline {pipeline.name!r} has no injector: nothing would ever happen in it")
+    producers: dict[str, list[str]] = {}
+    for source in pipeline.sources:
+        for stream in source.streams:
+            producers.setdefault(stream, []).append(injector_name(source.name))
+    for node in pipeline.nodes.values():
+        for stream in node.streams:
+            producers.setdefault(stream, []).append(node.name)
+    for node in pipeline.nodes.values():
+        for stream in node.inputs:
+            _written(pipeline, producers, stream, f"computation {node.name!r} reads")
+    for stream, _ in pipeline.sinks:
+        _written(pipeline, producers, stream, "a sink takes")
+
+    order = _topological(pipeline, producers)
+    level_of: dict[str, int] = {}
+    for name in order:
+        level = 1
+        for stream, extractor in pipeline.nodes[name].inputs.items():
+            for producer in producers[stream]:
+                if producer.startswith("@"):
+                    continue
+                chained = isinstance(extractor, ByKey)
+                level = max(level, level_of[producer] + (0 if chained else 1))
+        level_of[name] = level
+    levels = tuple(
+        tuple(name for name in order if level_of[name] == level)
+        for level in range(1, max(level_of.values(), default=0) + 1)
+    )
+
+    edges: list[Edge] = []
+    consumers: dict[str, list[Edge]] = {stream: [] for stream in producers}
+    for name in order:
+        for stream, extractor in pipeline.nodes[name].inputs.items():
+            edge = Edge(len(edges), stream, name, extractor, level_of[name])
+            edges.append(edge)
+            consumers[stream].append(edge)
+        _register_state(pipeline.nodes[name])
+
+    sinks: dict[str, list[Sink]] = {}
+    for stream, sink in pipeline.sinks:
+        sinks.setdefault(stream, []).append(sink)
+    return Graph(
+        pipeline.name,
+        tuple(pipeline.sources),
+        {name: pipeline.nodes[name] for name in order},
+        levels,
+        tuple(edges),
+        {stream: tuple(found) for stream, found in consumers.items()},
+        {stream: tuple(found) for stream, found in producers.items()},
+        {stream: tuple(found) for stream, found in sinks.items()},
+        level_of,
+    )
+
+
+def _written(pipeline: Pipeline, producers: Iterable[str], stream: str, who: str) -> None:
+    if stream in producers:
+        return
+    message = f"pipeline {pipeline.name!r}: {who} stream {stream!r}, which nobody writes"
+    owner = stream.removesuffix(ERRORS_SUFFIX)
+    close = difflib.get_close_matches(stream, list(producers), n=1)
+    if owner != stream and owner in pipeline.nodes:
+        message += f': add {owner!r} with errors="divert" to have it'
+    elif owner != stream and owner in producers:
+        message += f': give the injector of {owner!r} errors="divert" to have it'
+    elif close:
+        message += f": did you mean {close[0]!r}?"
+    else:
+        message += f": the streams are {', '.join(sorted(producers)) or 'none'}"
+    raise PipelineError(message)
+
+
+def _topological(pipeline: Pipeline, producers: dict[str, list[str]]) -> list[str]:
+    """The computations, each behind those that it reads from; a cycle is named by its path."""
+    order: list[str] = []
+    done: set[str] = set()
+    for root in pipeline.nodes:
+        path: list[str] = []
+        stack: list[tuple[str, bool]] = [(root, False)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving:
+                path.pop()
+                done.add(name)
+                order.append(name)
+                continue
+            if name in done:
+                continue
+            if name in path:
+                cycle = " <- ".join([*path[path.index(name) :], name])
+                raise PipelineError(
+                    f"pipeline {pipeline.name!r} has a cycle: {cycle}; a graph of computations has none"
+                )
+            path.append(name)
+            stack.append((name, True))
+            stack.extend(
+                (producer, False)
+                for stream in pipeline.nodes[name].inputs
+                for producer in reversed(producers[stream])
+                if not producer.startswith("@")
+            )
+    return order
+
+
+def _register_state(node: Node) -> None:
+    """Makes the dataclass of a computation's state known, so that it can be shipped to workers."""
+    try:
+        state = node.computation.initial_state()
+    except Exception:  # it may need a key, which is there inside a hook only; it will be called there
+        return
+    codecs.register_tree(type(state))

@@ -1,0 +1,89 @@
+"""Injectors bring external data in and seed the low watermarks (5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from millwheel.model.record import Record, RecordId
+from millwheel.model.time import DAY
+
+Offset = Any
+"""A position in a partition: anything that MessagePack carries. A partition starts at ``None``."""
+
+Errors = Literal["stop", "divert"]
+
+_UNKNOWN_SIZE = 10_000  # of a range whose offsets tell nothing: enough to be worth a shuffle
+
+
+class BadInput(NamedTuple):
+    """Input that is no record: what was wrong with it, and the input itself."""
+
+    message: str
+    value: Any
+
+
+class RecordBatch(NamedTuple):
+    """Many records in columns, which spares an object for each. ``keys`` and ``ids`` may be missing."""
+
+    timestamps: list[int]
+    values: list[Any]
+    ids: list[RecordId | None] | None = None
+    keys: list[str] | None = None
+    bad: Sequence[BadInput] = ()
+
+
+class Injector:
+    """A source of records in partitions, each read from offset to offset.
+
+    The driver calls `poll`, `low_watermark` and `commit`; tasks call `read`, on a copy. The same
+    range must give the same records each time it is read: an epoch that failed reads it again.
+    An injector is exhausted when every partition has been read to what `poll` said and its low
+    watermark is `MAX_TIME`.
+    """
+
+    errors: Errors = "stop"
+    """What a record that cannot be read or keyed does: stop the pipeline, or go to ``STREAM.errors``."""
+    slack: int | None = None
+    """With a number, the watermark also follows the newest timestamp read, this far behind."""
+    in_turn: bool = False
+    """True where partitions are to be read one after another, as poll() names them, not side by side."""
+    bounded: bool = True
+    """False while more may come, whatever the partitions say: such an injector is never exhausted."""
+    id_retention: int = DAY
+    """How long (of wall time) the IDs of records are remembered: past it, a resend counts again."""
+
+    def open(self, *, follow: bool) -> None:
+        """Called on the driver before the first poll; ``follow`` is False where a run ends by itself."""
+
+    def poll(self) -> Mapping[str, Offset]:
+        """Per partition, how far one may read now."""
+        raise NotImplementedError(f"{type(self).__name__} has no poll()")
+
+    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
+        """The records of a partition from ``start`` (``None``: its beginning) to ``end``."""
+        raise NotImplementedError(f"{type(self).__name__} has no read()")
+
+    def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch] | None:
+        """What `read` gives, in columns; None: `read` is asked."""
+        return None
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        """No record older than this is expected in the partition behind ``offset``."""
+        raise NotImplementedError(f"{type(self).__name__} has no low_watermark()")
+
+    def commit(self, offsets: Mapping[str, Offset]) -> None:
+        """Told after an epoch has committed; what is before these offsets is not read again."""
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        """An offset after ``start``, at most ``end``, about ``records`` on: sizes an epoch.
+
+        The default takes all there is. It must give the same answer for the same arguments.
+        """
+        return end
+
+    def size(self, partition: str, start: Offset, end: Offset) -> int:
+        """About how many records a range holds: decides how many tasks read it."""
+        if isinstance(end, int) and isinstance(start, int | None):
+            return max(end - (start or 0), 0)
+        return _UNKNOWN_SIZE

@@ -1,0 +1,185 @@
+"""Pipelines: named streams between computations (4.3, Fig. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from millwheel.errors import PipelineError
+from millwheel.model.computation import Computation
+from millwheel.model.injector import Errors, Injector
+from millwheel.model.keys import KeyExtractor
+from millwheel.model.sink import Sink
+
+Late = Literal["deliver", "drop"]
+
+ERRORS_SUFFIX = ".errors"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A computation as it stands in a pipeline."""
+
+    name: str
+    computation: Computation
+    inputs: Mapping[str, KeyExtractor]
+    outputs: tuple[str, ...]
+    late: Late
+    errors: Errors
+    exactly_once: bool
+    strong_productions: bool
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Every stream it may write, with the one that it diverts to."""
+        return (*self.outputs, self.name + ERRORS_SUFFIX) if self.errors == "divert" else self.outputs
+
+
+@dataclass(frozen=True)
+class Source:
+    """An injector as it stands in a pipeline."""
+
+    name: str
+    stream: str
+    injector: Injector
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Every stream it may write, with the one that it diverts to."""
+        if self.injector.errors == "divert":
+            return (self.stream, self.stream + ERRORS_SUFFIX)
+        return (self.stream,)
+
+
+class Pipeline:
+    """A graph of computations, injectors and sinks, joined by the names of streams.
+
+    >>> from millwheel.injectors import Records
+    >>> from millwheel.model.keys import by
+    >>> p = Pipeline("counting")
+    >>> p.inject("queries", Records([]))
+    >>> p.add(Computation(), name="Counter", inputs={"queries": by("query")}, outputs=["counts"])
+    >>> p
+    Pipeline('counting': 1 injector, 1 computation, 0 sinks)
+    """
+
+    def __init__(self, name: str) -> None:
+        _name("a pipeline", name)
+        self.name = name
+        self.sources: list[Source] = []
+        self.nodes: dict[str, Node] = {}
+        self.sinks: list[tuple[str, Sink]] = []
+
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+            for n, noun in (
+                (len(self.sources), "injector"),
+                (len(self.nodes), "computation"),
+                (len(self.sinks), "sink"),
+            )
+        )
+        return f"Pipeline({self.name!r}: {parts})"
+
+    def inject(self, stream: str, injector: Injector) -> None:
+        """Feeds a stream from outside."""
+        _name("a stream", stream)
+        if not isinstance(injector, Injector):
+            raise PipelineError(
+                f"pipeline {self.name!r}: stream {stream!r} is to be injected by {injector!r}, "
+                "which is not a millwheel.Injector"
+            )
+        if injector.errors not in ("stop", "divert"):
+            raise PipelineError(f'stream {stream!r}: errors is "stop" or "divert", not {injector.errors!r}')
+        earlier = sum(source.stream == stream for source in self.sources)
+        name = f"{stream}#{earlier + 1}" if earlier else stream
+        self.sources.append(Source(name, stream, injector))
+
+    def add(
+        self,
+        computation: Computation,
+        *,
+        inputs: Mapping[str, KeyExtractor],
+        outputs: Iterable[str] = (),
+        name: str | None = None,
+        late: Late = "deliver",
+        errors: Errors = "stop",
+        watermark: float = 1.0,
+        exactly_once: bool | None = None,
+        strong_productions: bool | None = None,
+    ) -> None:
+        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``."""
+        if not isinstance(computation, Computation):
+            hint = " (an instance, not the class)" if isinstance(computation, type) else ""
+            raise PipelineError(
+                f"pipeline {self.name!r}: add() takes a millwheel.Computation{hint}, not {computation!r}"
+            )
+        name = type(computation).__name__ if name is None else name
+        _name("a computation", name)
+        if name.startswith("@"):
+            raise PipelineError(
+                f"pipeline {self.name!r}: a computation's name does not begin with @: {name!r}"
+            )
+        where = f"pipeline {self.name!r}, computation {name!r}"
+        if name in self.nodes:
+            raise PipelineError(
+                f"pipeline {self.name!r} has two computations of the name {name!r}: pass name= to add()"
+            )
+        if not isinstance(inputs, Mapping):
+            raise PipelineError(f"{where}: inputs maps each stream to its key extractor, it is {inputs!r}")
+        if isinstance(outputs, str):
+            raise PipelineError(f"{where}: outputs is a list of streams, it is the text {outputs!r}")
+        outputs = tuple(outputs)
+        for stream in (*inputs, *outputs):
+            _name("a stream", stream, where)
+        for stream, extractor in inputs.items():
+            if not callable(extractor):
+                raise PipelineError(
+                    f"{where}, stream {stream!r}: a key extractor is a function of a record, "
+                    f"it is {extractor!r}; for a field write millwheel.by({extractor!r})"
+                )
+        if late not in ("deliver", "drop"):
+            raise PipelineError(f'{where}: late is "deliver" or "drop", not {late!r}')
+        if errors not in ("stop", "divert"):
+            raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
+        if watermark != 1.0:
+            raise PipelineError(f"{where}: percentile watermarks are not there yet; watermark is 1.0")
+        for method in ("encode", "decode"):
+            if not callable(getattr(computation.codec, method, None)):
+                raise PipelineError(f"{where}: its codec {computation.codec!r} has no {method}()")
+        self.nodes[name] = Node(
+            name,
+            computation,
+            dict(inputs),
+            outputs,
+            late,
+            errors,
+            computation.exactly_once if exactly_once is None else bool(exactly_once),
+            computation.strong_productions if strong_productions is None else bool(strong_productions),
+        )
+
+    def sink(self, stream: str, sink: Sink) -> None:
+        """Takes a stream's records out."""
+        _name("a stream", stream)
+        if not isinstance(sink, Sink):
+            raise PipelineError(
+                f"pipeline {self.name!r}: stream {stream!r} is to go to {sink!r}, "
+                "which is not a millwheel.Sink"
+            )
+        self.sinks.append((stream, sink))
+
+    def remove(self, name: str) -> None:
+        """Takes a computation out again."""
+        if name not in self.nodes:
+            raise PipelineError(
+                f"pipeline {self.name!r} has no computation {name!r}: "
+                f"it has {', '.join(self.nodes) or 'none'}"
+            )
+        del self.nodes[name]
+
+
+def _name(what: str, name: object, where: str = "") -> None:
+    if not isinstance(name, str) or not name:
+        prefix = f"{where}: " if where else ""
+        raise PipelineError(f"{prefix}{what} has a name, a text that is not empty, not {name!r}")

@@ -1,0 +1,137 @@
+"""Runs epochs as Spark jobs: one RDD job for each.
+
+A small epoch is one task. A larger one is a stage that injects and a stage for each level, with a
+shuffle before each; Spark sees (slot, bytes) and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import uuid
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
+
+from millwheel.errors import EngineError
+from millwheel.model.graph import Graph
+from millwheel.spark.tasks import InjectTask, LevelTask, Shipment, WholeTask, ship, slot_of
+from millwheel.store.base import Store
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
+
+logger = logging.getLogger("millwheel")
+
+_ATTEMPTS = 3  # at a whole epoch, after Spark's own attempts at its tasks: an epoch is idempotent
+
+
+class SparkExecutor:
+    """Carries plans to Spark and frames back."""
+
+    def __init__(self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store) -> None:
+        self._context = context
+        self._depth = len(graph.levels)
+        self._broadcast = context.broadcast(ship(graph, numbers, store.address))
+        self._shipment = Shipment(uuid.uuid4().hex, self._broadcast)
+        self._bases: dict[int, RDD[int]] = {}
+        self._cleaner = _ShuffleCleaner(context)
+
+    def execute(self, plan: Plan) -> list[Frame]:
+        """Runs one epoch; tries again where Spark gave up, as long as that may help."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return [Frame.from_bytes(data) for data in self._run(plan)]
+            except (Py4JError, PySparkException) as error:
+                if attempt == _ATTEMPTS:
+                    raise EngineError(
+                        f"epoch {plan.epoch}: Spark gave up after {_ATTEMPTS} attempts: {_reason(error)}\n"
+                        "Nothing is lost: the epoch is journaled, and running again continues it"
+                    ) from error
+                logger.warning("epoch %d: attempt %d failed: %s", plan.epoch, attempt, _reason(error))
+        raise AssertionError("unreachable")
+
+    def _run(self, plan: Plan) -> list[bytes]:
+        data = plan.to_bytes()
+        if plan.compact or not self._depth:
+            return self._base(1).mapPartitions(WholeTask(self._shipment, data)).collect()
+        rdd: RDD[Any] = self._base(plan.tasks or plan.slots)
+        if plan.tasks:
+            rdd = rdd.mapPartitionsWithIndex(InjectTask(self._shipment, data))
+        for level in range(1, self._depth + 1):
+            if level > 1 or plan.tasks:
+                rdd = rdd.partitionBy(plan.slots, slot_of)
+            task = LevelTask(self._shipment, data, level, level == self._depth)
+            rdd = rdd.mapPartitionsWithIndex(task)
+        try:
+            return rdd.collect()
+        finally:
+            self._cleaner.clean(rdd)
+
+    def _base(self, partitions: int) -> RDD[int]:
+        """An RDD with so many partitions and next to nothing in them, made once."""
+        if partitions not in self._bases:
+            self._bases[partitions] = self._context.parallelize(range(partitions), partitions)
+        return self._bases[partitions]
+
+    def close(self) -> None:
+        """Gives back what Spark holds for this pipeline."""
+        self._cleaner.close()
+        try:
+            self._broadcast.destroy()
+        except Exception:  # Spark may be gone already; then so is the broadcast
+            logger.debug("the broadcast of a topology could not be destroyed", exc_info=True)
+
+
+class _ShuffleCleaner:
+    """Drops the shuffle files of finished epochs, beside the epochs and not within them.
+
+    Spark would keep them until the JVM of the driver collects garbage, every half hour by default.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._queue: queue.SimpleQueue[RDD[Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="millwheel-shuffles", daemon=True)
+        self._thread.start()
+
+    def clean(self, rdd: RDD[Any]) -> None:
+        """Drops the shuffles that an RDD was made of, soon."""
+        self._queue.put(rdd)
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (rdd := self._queue.get()) is not None:
+            try:
+                self._drop(rdd)
+            except Exception:  # a Spark that is shutting down; its files go with it
+                logger.debug("shuffles could not be dropped", exc_info=True)
+
+    def _drop(self, rdd: RDD[Any]) -> None:
+        cleaner = self._context._jsc.sc().cleaner()
+        if cleaner.isEmpty():
+            return
+        current = rdd._jrdd.rdd()
+        while True:
+            dependencies = current.dependencies()
+            if dependencies.isEmpty():
+                return
+            dependency = dependencies.head()
+            if "ShuffleDependency" in dependency.getClass().getName():
+                cleaner.get().doCleanupShuffle(dependency.shuffleId(), False)
+            current = dependency.rdd()
+
+
+def _reason(error: Exception) -> str:
+    """What a worker's traceback ends with where there is one, else the first line of Spark's message."""
+    text = str(error)
+    _, mark, trace = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in (trace if mark else text).splitlines() if line.strip()]
+    if mark:
+        lines = [line for line in lines if not line[0].isspace()]
+    return lines[0].strip() if lines else type(error).__name__

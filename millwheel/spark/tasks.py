@@ -1,0 +1,143 @@
+"""What Spark's Python workers run: small callables that carry a plan to the tasks of an epoch."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.cloudpickle import dumps as cloud_dumps
+
+from millwheel.errors import PipelineError
+from millwheel.model import codec
+from millwheel.model.graph import Graph
+from millwheel.store.base import Store
+from millwheel.store.open import open_store
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
+from millwheel.worker.step import Worker
+from millwheel.worker.tasks import inject, run_epoch, run_level
+
+dumps: Callable[[Any], bytes] = cloud_dumps
+"""Pickles what is defined in a script or a notebook by value."""
+
+
+def ship(graph: Graph, numbers: dict[str, int], address: str) -> bytes:
+    """The topology as bytes. What is defined in a script travels by value, the rest by name.
+
+    The driver's import path goes first: a module beside the user's script is found where the workers
+    see the same disk.
+    """
+    try:
+        topology = dumps((codec.registered(), graph, numbers, address))
+    except Exception as error:
+        raise PipelineError(f"{_culprit(graph)} cannot be shipped to the workers ({error})") from error
+    return pickle.dumps((list(sys.path), topology))
+
+
+def _culprit(graph: Graph) -> str:
+    """What of a pipeline does not pickle."""
+    parts: dict[str, Any] = {f"computation {name!r}": node for name, node in graph.nodes.items()}
+    parts |= {f"the injector of {source.stream!r}": source.injector for source in graph.sources}
+    parts |= {f"the sink of {stream!r}": sinks for stream, sinks in graph.sinks.items()}
+    for name, part in parts.items():
+        try:
+            dumps(part)
+        except Exception:
+            return f"pipeline {graph.name!r}: {name} holds what does not pickle, so it"
+    return f"pipeline {graph.name!r}"
+
+
+@dataclass
+class Shipment:
+    """A topology on its way to the workers; ``id`` tells a worker that it has it already."""
+
+    id: str
+    broadcast: Any
+
+
+_stores: dict[str, Store] = {}
+_workers: dict[str, Worker] = {}
+
+
+def _worker(shipment: Shipment) -> Worker:
+    """This process's worker for a topology: made once, so that its soft state lasts."""
+    worker = _workers.get(shipment.id)
+    if worker is None:
+        path, topology = pickle.loads(shipment.broadcast.value)
+        sys.path.extend(entry for entry in path if entry not in sys.path)
+        classes, graph, numbers, address = pickle.loads(topology)
+        for cls in classes.values():
+            codec.register(cls)
+        worker = _workers[shipment.id] = Worker(graph, numbers, _store(address))
+    return worker
+
+
+def _store(address: str) -> Store:
+    """This process's handle of a store; one that stood at the same place before is let go."""
+    if address not in _stores:
+        place = address.partition("?")[0]
+        for old in [known for known in _stores if known.partition("?")[0] == place]:
+            _stores.pop(old).close()
+        _stores[address] = open_store(address)
+    return _stores[address]
+
+
+@dataclass
+class InjectTask:
+    """Stage 0."""
+
+    shipment: Shipment
+    plan: bytes
+
+    def __call__(self, index: int, items: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+        _drain(items)
+        frames = inject(_worker(self.shipment), Plan.from_bytes(self.plan), index, dumps)
+        for slot, frame in enumerate(frames):
+            yield slot, frame.to_bytes()
+
+
+@dataclass
+class LevelTask:
+    """One level: the partition is the slot. The last level gives the driver its reports only."""
+
+    shipment: Shipment
+    plan: bytes
+    level: int
+    last: bool
+
+    def __call__(self, index: int, items: Iterable[tuple[int, bytes]]) -> Iterator[Any]:
+        received = [Frame.from_bytes(item[1]) for item in items if isinstance(item, tuple)]
+        plan = Plan.from_bytes(self.plan)
+        frames = run_level(_worker(self.shipment), plan, self.level, index, received, dumps)
+        if self.last:
+            yield frames[index].to_bytes()
+            return
+        for slot, frame in enumerate(frames):
+            yield slot, frame.to_bytes()
+
+
+@dataclass
+class WholeTask:
+    """A small epoch: the whole graph in one task, with no shuffle."""
+
+    shipment: Shipment
+    plan: bytes
+
+    def __call__(self, items: Iterable[Any]) -> Iterator[bytes]:
+        _drain(items)
+        for frame in run_epoch(_worker(self.shipment), Plan.from_bytes(self.plan), dumps):
+            yield frame.to_bytes()
+
+
+def _drain(items: Iterable[Any]) -> None:
+    """A task that leaves its input unread costs Spark the Python worker."""
+    for _ in items:
+        pass
+
+
+def slot_of(key: int) -> int:
+    """The partition of a frame: the slot it is for."""
+    return key

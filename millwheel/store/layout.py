@@ -1,0 +1,127 @@
+"""What stands where in a shard: the keys of rows, timers, IDs, checkpoints and intervals.
+
+A computation is known by a number that its name was given when the store first saw it. A key's row is
+found by the fingerprint and the text of the key; a text too long for a store's key is replaced by its
+cryptographic digest, and stands in the row.
+
+    R computation fingerprint key                 a key's row: state, timers, holds
+    T computation tablet kind time fingerprint key  a key's earliest timer or hold, by time
+    I computation digest                          a record ID that was seen
+    G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together
+    C computation tablet                          counters: rows, bytes, timers of each clock
+    M level tablet                                an interval: sequencer, epoch, watermarks
+    P level tablet                                an interval's checkpoint: productions and report
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import xxhash
+
+from millwheel.model.keys import fingerprint, key_bytes
+
+KIND_WATERMARK: Final = 0
+KIND_WALL: Final = 1
+KIND_HOLD: Final = 2
+
+_LONGEST_INLINE = 480  # LMDB takes keys of 511 bytes; the timer index puts 21 before the text
+_LONG = b"\xff"  # never a byte of UTF-8, so that a digest is no key's text
+_TIME_BIAS = 2**63
+
+_digest = xxhash.xxh3_64_digest  # what `fingerprint` gives, without the call
+
+
+def row_suffix(key: str) -> bytes:
+    """What names a key within a computation: fingerprint and text."""
+    data = key_bytes(key)
+    if len(data) <= _LONGEST_INLINE:
+        return fingerprint(data) + data
+    return fingerprint(data) + _LONG + hashlib.blake2b(data, digest_size=32).digest()
+
+
+def row_suffixes(keys: Sequence[str]) -> list[bytes]:
+    """The suffixes of many keys."""
+    try:
+        suffixes = [_digest(data) + data for data in map(str.encode, keys)]
+    except UnicodeEncodeError:
+        return [row_suffix(key) for key in keys]
+    if suffixes and max(map(len, suffixes)) > _LONGEST_INLINE + 8:
+        return [row_suffix(key) for key in keys]
+    return suffixes
+
+
+def is_long(suffix: bytes) -> bool:
+    """Whether the suffix holds a digest, and the row the text."""
+    return suffix[8:9] == _LONG
+
+
+def tablet_of(suffix: bytes) -> int:
+    """The tablet of a row suffix: the first six bits of the fingerprint."""
+    return suffix[0] >> 2
+
+
+def row_prefix(computation: int) -> bytes:
+    """The beginning of a computation's rows."""
+    return b"R" + computation.to_bytes(2, "big")
+
+
+def timer_prefix(computation: int, tablet: int, kind: int) -> bytes:
+    """The beginning of the timer index of one tablet and kind."""
+    return b"T" + computation.to_bytes(2, "big") + bytes((tablet, kind))
+
+
+def time_bytes(time: int) -> bytes:
+    """A time as bytes that sort as the time does."""
+    return (time + _TIME_BIAS).to_bytes(8, "big")
+
+
+def time_of(data: bytes) -> int:
+    """The inverse of `time_bytes`."""
+    return int.from_bytes(data, "big") - _TIME_BIAS
+
+
+TIMER_TIME: Final = slice(5, 13)
+TIMER_SUFFIX: Final = 13
+
+
+def timer_key(computation: int, suffix: bytes, kind: int, time: int) -> bytes:
+    """The index entry of a key's earliest timer or hold."""
+    return timer_prefix(computation, suffix[0] >> 2, kind) + time_bytes(time) + suffix
+
+
+def id_prefix(computation: int) -> bytes:
+    """The beginning of a computation's seen IDs."""
+    return b"I" + computation.to_bytes(2, "big")
+
+
+def id_log_prefix(computation: int) -> bytes:
+    """The beginning of the log of seen IDs, ordered by when they may be forgotten."""
+    return b"G" + computation.to_bytes(2, "big")
+
+
+def counters_key(computation: int, tablet: int) -> bytes:
+    """A tablet's counters."""
+    return b"C" + computation.to_bytes(2, "big") + bytes((tablet,))
+
+
+def interval_key(level: int, tablet: int) -> bytes:
+    """The state of the interval that begins at ``tablet``."""
+    return b"M" + bytes((level, tablet))
+
+
+def checkpoint_key(level: int, tablet: int) -> bytes:
+    """The checkpoint of the interval that begins at ``tablet``."""
+    return b"P" + bytes((level, tablet))
+
+
+def after(prefix: bytes) -> bytes:
+    """The first key behind all that begin with ``prefix``.
+
+    >>> after(b"R"), after(b"a\\xff")
+    (b'S', b'b')
+    """
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))

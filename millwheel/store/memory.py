@@ -1,0 +1,104 @@
+"""A store in this process's memory, for the harness and the simulator.
+
+It keeps what a durable store keeps: only bytes, written atomically. `MemoryStore.undo` takes back all
+writes since `MemoryStore.mark`, which is how the harness leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from millwheel.errors import StoreError
+from millwheel.store.base import Guard, Shard, Store
+
+_Undo = list[tuple["MemoryShard", bytes, bytes | None]]
+
+
+class MemoryShard:
+    """An ordered map in memory."""
+
+    def __init__(self, log: _Undo) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._log = log
+
+    @contextmanager
+    def snapshot(self) -> Iterator[MemoryShard]:
+        yield self
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._values.get, keys))
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        first = bisect.bisect_left(self._keys, start)
+        for key in self._keys[first : bisect.bisect_left(self._keys, stop, first)]:
+            yield key, self._values[key]
+
+    def write(
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        deletes: Iterable[bytes] = (),
+        guard: Guard | None = None,
+    ) -> None:
+        if guard is not None:
+            guard(self.get)
+        for key in deletes:
+            self.restore(key, None)
+        for key, value in puts:
+            self.restore(key, value)
+
+    def size(self) -> int:
+        """The bytes of all keys and values."""
+        return sum(len(key) + len(value) for key, value in self._values.items())
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Sets one value, or removes it, and logs what was there."""
+        old = self._values.get(key)
+        self._log.append((self, key, old))
+        if value is None:
+            if old is not None:
+                del self._values[key]
+                del self._keys[bisect.bisect_left(self._keys, key)]
+            return
+        if old is None:
+            bisect.insort(self._keys, key)
+        self._values[key] = value
+
+
+class MemoryStore(Store):
+    """A journal and shards in memory; nothing outlives the process."""
+
+    def __init__(self, shards: int = 1) -> None:
+        self._log: _Undo = []
+        self.address = "memory:"
+        self._all = [MemoryShard(self._log) for _ in range(shards + 1)]
+        self.journal: Shard = self._all[0]
+        self.shards: Sequence[Shard] = self._all[1:]
+        self._owner: str | None = None
+
+    def lock(self, owner: str) -> None:
+        if self._owner is not None:
+            raise StoreError(f"this store is in use by {self._owner}")
+        self._owner = owner
+
+    def close(self) -> None:
+        self._owner = None
+
+    def size(self) -> int:
+        return sum(shard.size() for shard in self._all)
+
+    def mark(self) -> None:
+        """Everything written from here on can be undone."""
+        self._log.clear()
+
+    def undo(self) -> None:
+        """Takes back every write since the mark."""
+        log = list(self._log)
+        for shard, key, old in reversed(log):
+            shard.restore(key, old)
+        self._log.clear()

@@ -1,0 +1,37 @@
+"""Opens a store by its path or URL."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from millwheel.errors import StoreError
+from millwheel.store.base import Store
+from millwheel.store.lmdb import LmdbStore
+from millwheel.store.memory import MemoryStore
+
+
+def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
+    """Opens or makes a store: a path, ``lmdb:///path``, or ``memory:``.
+
+    >>> open_store("memory:").address
+    'memory:'
+    """
+    text = os.fspath(where)
+    if not isinstance(text, str) or not text:
+        raise StoreError(f"a store is a path or a URL, not {where!r}")
+    if text in ("memory:", "memory://"):
+        return MemoryStore(shards)
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return LmdbStore(text, shards=shards)
+    if scheme != "lmdb":
+        raise StoreError(f"there is no store for {scheme}://: use a path, lmdb:///path or memory:")
+    parts = urlsplit(text)
+    if not parts.path:
+        raise StoreError(f"the store {text!r} names no path: write lmdb:///path")
+    return LmdbStore(
+        unquote(parts.netloc + parts.path),
+        shards=shards,
+        sync=parse_qs(parts.query).get("sync", ["1"]) != ["0"],
+    )

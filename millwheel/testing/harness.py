@@ -1,0 +1,260 @@
+"""The harness: a pipeline under a hand-driven clock, in this process.
+
+It runs the code that runs on Spark, the driver, the worker and the watermarks, over a store in memory;
+only the carrier of the frames is another.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from millwheel.errors import PipelineError
+from millwheel.master.driver import Driver
+from millwheel.master.local import LocalExecutor
+from millwheel.master.status import Report
+from millwheel.model.codec import pack, unpack
+from millwheel.model.graph import Graph, build
+from millwheel.model.injector import Injector, Offset
+from millwheel.model.keys import tablet
+from millwheel.model.pipeline import ERRORS_SUFFIX, Pipeline
+from millwheel.model.record import Record, RecordId
+from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
+from millwheel.model.timer import Timer
+from millwheel.sinks.collect import Collect
+from millwheel.store.layout import KIND_WALL, row_prefix, row_suffix
+from millwheel.store.memory import MemoryStore
+from millwheel.store.row import Row, decode_row
+from millwheel.worker.step import Worker
+
+
+class _Sent(Injector):
+    """Stands in for one of the pipeline's injectors: what was sent, up to a watermark set by hand."""
+
+    def __init__(self, original: Injector) -> None:
+        self.errors = original.errors
+        self.id_retention = original.id_retention
+        self.records: list[Record] = []
+        self.watermark = MIN_TIME
+
+    def poll(self) -> Mapping[str, Offset]:
+        return {"sent": len(self.records)}
+
+    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
+        return self.records[start or 0 : end]
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        return self.watermark
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        return end
+
+
+class Harness:
+    """Runs a pipeline epoch by epoch: each `send`, `advance` and `advance_wall` is one.
+
+    >>> import millwheel as mw
+    >>> class Counter(mw.Computation):
+    ...     def process_record(self, record):
+    ...         self.state["n"] = self.state.get("n", 0) + 1
+    ...         self.produce("counts", self.state["n"])
+    >>> p = mw.Pipeline("counting")
+    >>> p.inject("queries", mw.injectors.Records([]))
+    >>> p.add(Counter(), inputs={"queries": mw.by("query")}, outputs=["counts"])
+    >>> h = Harness(p)
+    >>> h.send("queries", {"query": "cat videos"}, timestamp=3 * mw.SECOND)
+    >>> h.send("queries", {"query": "cat videos"}, timestamp=4 * mw.SECOND)
+    >>> [record.value for record in h.output("counts")]
+    [1, 2]
+    >>> h.state("Counter", "cat videos")
+    {'n': 2}
+    """
+
+    def __init__(self, pipeline: Pipeline, *, seed: int = 0, slots: int = 1) -> None:
+        self._graph, self._sent, self._taps = _stand_in(pipeline)
+        self._store = MemoryStore(1 << (slots - 1).bit_length())
+        self._slots = slots
+        self._order = random.Random(seed)
+        self._wall = 0
+        self._nested = 0
+        self._draining = False
+        self._start()
+        self._begin = self._driver.totals.copy()
+
+    def _start(self) -> None:
+        self._driver = Driver(
+            self._graph, self._store, slots=self._slots, clock=lambda: self._wall, owner="the harness"
+        )
+        worker = Worker(self._graph, self._driver.numbers, self._store, self._order)
+        self._executor = LocalExecutor(worker)
+
+    def send(
+        self, stream: str, value: Any, timestamp: int, id: RecordId | None = None, key: str | None = None
+    ) -> None:
+        """Injects one record; without an ``id`` it is never a duplicate."""
+        sent = self._injector(stream)
+        record = Record(unpack(pack(value)), timestamp, key or "", stream, id)
+        with self._call():
+            sent.records.append(record)
+
+    def advance(self, stream: str, watermark: int) -> None:
+        """Moves the low watermark of a stream's injector."""
+        sent = self._injector(stream)
+        with self._call():
+            sent.watermark = max(sent.watermark, watermark)
+
+    def advance_wall(self, time: int) -> None:
+        """Moves the wall clock."""
+        with self._call():
+            self._wall = max(self._wall, time)
+
+    def drain(self) -> None:
+        """Moves every injector to its end, as the end of a run does."""
+        with self._call():
+            self._draining = True
+            for sent in self._sent.values():
+                sent.watermark = MAX_TIME
+
+    def crash(self) -> None:
+        """Loses everything but the store, and recovers."""
+        self._store.close()
+        self._start()
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Makes the calls inside it one epoch."""
+        with self._call():
+            yield
+
+    def output(self, stream: str) -> list[Record]:
+        """The records that a stream has carried, in the order of the epochs."""
+        tap = self._taps.get(stream)
+        if tap is None:
+            owner = stream.removesuffix(ERRORS_SUFFIX)
+            if owner != stream and (owner in self._graph.nodes or owner in self._sent):
+                return []
+            raise PipelineError(f"there is no stream {stream!r}: there are {', '.join(sorted(self._taps))}")
+        return tap.records
+
+    def state(self, computation: str, key: str) -> Any:
+        """A key's state; None where the key has no row."""
+        row = self._row(computation, key)
+        if row is None or row.state is None:
+            return None
+        return self._graph.nodes[computation].computation.codec.decode(row.state)
+
+    def timers(self, computation: str, key: str) -> list[Timer]:
+        """A key's pending timers, in the order in which they will fire."""
+        row = self._row(computation, key)
+        timers = row.timers if row is not None else {}
+        return sorted(
+            (
+                Timer(tag, time, WALL if kind == KIND_WALL else WATERMARK)
+                for tag, (time, kind) in timers.items()
+            ),
+            key=lambda timer: (timer.timestamp, timer.tag),
+        )
+
+    def low_watermark(self, computation: str) -> int:
+        """A computation's low watermark (4.5)."""
+        self._node(computation)
+        return self._driver.authority.lows[computation]
+
+    def status(self) -> Report:
+        """The counts since the harness was made, crashes included."""
+        self._driver.baseline = self._begin
+        return self._driver.report()
+
+    def _injector(self, stream: str) -> _Sent:
+        if stream not in self._sent:
+            raise PipelineError(
+                f"nobody injects {stream!r}: the injected streams are {', '.join(self._sent)}"
+            )
+        return self._sent[stream]
+
+    def _node(self, computation: str) -> None:
+        if computation not in self._graph.nodes:
+            raise PipelineError(
+                f"there is no computation {computation!r}: there are {', '.join(self._graph.nodes)}"
+            )
+
+    def _row(self, computation: str, key: str) -> Row | None:
+        self._node(computation)
+        shards = self._store.shards
+        shard = shards[tablet(key) * len(shards) // 64]
+        with shard.snapshot() as snapshot:
+            data = snapshot.get(row_prefix(self._driver.numbers[computation]) + row_suffix(key))
+        return decode_row(data) if data is not None else None
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """One call, or the outermost of several, is one epoch; if it fails, all is as before."""
+        if self._nested:
+            yield
+            return
+        wall = self._wall
+        before = {stream: (len(sent.records), sent.watermark) for stream, sent in self._sent.items()}
+        collected = [(tap, copy.copy(tap._shards)) for tap in self._collects()]
+        self._store.mark()
+        self._nested += 1
+        try:
+            yield
+            self._run_once()
+            if self._draining and self._driver.held:
+                self._run_once(drain=True)
+        except BaseException:
+            self._wall = wall
+            for stream, (length, watermark) in before.items():
+                del self._sent[stream].records[length:]
+                self._sent[stream].watermark = watermark
+            for tap, shards in collected:
+                tap._shards = shards
+            self._store.undo()
+            self.crash()
+            raise
+        finally:
+            self._nested -= 1
+            self._draining = False
+
+    def _collects(self) -> list[Collect]:
+        sinks = [sink for part in self._graph.sinks.values() for sink in part]
+        return [sink for sink in sinks if isinstance(sink, Collect)]
+
+    def _run_once(self, *, drain: bool = False) -> None:
+        """One epoch, and those that take up the due timers which it left."""
+        while True:
+            plan = self._driver.next_plan(drain=drain, force=True)
+            assert plan is not None
+            self._driver.run(plan, self._executor)
+            if self._driver.settled:
+                return
+
+
+def _stand_in(pipeline: Pipeline) -> tuple[Graph, dict[str, _Sent], dict[str, Collect]]:
+    """The graph with injectors that are driven by hand, and a tap on every stream.
+
+    Of the pipeline's own sinks only those in memory are fed: a test does not write elsewhere.
+    """
+    graph = build(pipeline)
+    sent: dict[str, _Sent] = {}
+    sources = []
+    for source in graph.sources:
+        if source.stream not in sent:
+            sent[source.stream] = _Sent(source.injector)
+            sources.append(replace(source, injector=sent[source.stream]))
+    names = {f"@{source.name}" for source in sources}
+    producers = {
+        stream: tuple(name for name in found if not name.startswith("@") or name in names)
+        for stream, found in graph.producers.items()
+    }
+    taps = {stream: Collect() for stream in graph.streams}
+    sinks = {
+        stream: (*(sink for sink in graph.sinks.get(stream, ()) if sink.in_driver), tap)
+        for stream, tap in taps.items()
+    }
+    graph = replace(graph, sources=tuple(sources), producers=producers, sinks=sinks)
+    return graph, sent, taps

@@ -1,0 +1,135 @@
+"""The central authority on low watermarks (7.2), on the driver.
+
+For each computation it keeps an interval map of what the workers reported. It never leads them: a
+value is published after the workers had it, and a value never goes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.model.graph import Graph
+from millwheel.model.time import MAX_TIME, MIN_TIME
+
+
+@dataclass
+class IntervalMark:
+    """What one interval of a computation last reported."""
+
+    sequencer: int
+    input: int
+    low: int
+    next_timer: int
+    next_wall: int
+    oldest_hold: int
+    more_due: bool
+    counters: list[int] = field(default_factory=list)
+
+
+class WatermarkAuthority:
+    """Invariant: a published value never goes back, and never passes the minimum of the intervals."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._intervals: dict[str, dict[int, IntervalMark]] = {name: {} for name in graph.nodes}
+        self.inputs: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
+        self.lows: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
+
+    def report(self, name: str, first: int, mark: IntervalMark) -> bool:
+        """Takes an interval's report; refuses that of an old owner."""
+        known = self._intervals[name].get(first)
+        if known is not None and known.sequencer > mark.sequencer:
+            return False
+        self._intervals[name][first] = mark
+        return True
+
+    def publish(self, intervals: dict[str, set[int]]) -> None:
+        """Moves the published values up to the minimum over the intervals, once all have reported.
+
+        ``intervals`` is the layout: those that are no part of it any more are forgotten, and one that
+        has not reported keeps the values where they are.
+        """
+        for name, marks in self._intervals.items():
+            wanted = intervals[name]
+            if not wanted <= marks.keys():
+                continue
+            for first in marks.keys() - wanted:
+                del marks[first]
+            self.inputs[name] = max(self.inputs[name], min(mark.input for mark in marks.values()))
+            self.lows[name] = max(self.lows[name], min(mark.low for mark in marks.values()))
+
+    def makes_due(self, sources: dict[str, int]) -> bool:
+        """Whether these watermarks of the injectors would make a timer due: then the workers must run."""
+        return self._passed_on(sources) is None
+
+    def pass_on(self, sources: dict[str, int]) -> None:
+        """Lets the injectors' watermarks pass through a graph at rest, where no timer is due by it."""
+        passed = self._passed_on(sources)
+        if passed is not None:
+            self.inputs, self.lows = passed
+
+    def _passed_on(self, sources: dict[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
+        inputs, lows = dict(self.inputs), dict(self.lows)
+        known = {**sources}
+        for name in self._graph.nodes:
+            senders = self._graph.senders(name)
+            reached = min((known[sender] for sender in senders), default=MAX_TIME)
+            inputs[name] = max(inputs[name], reached)
+            timer, hold = self._oldest(name)
+            if inputs[name] > self.inputs[name] and timer <= inputs[name]:
+                return None
+            lows[name] = max(lows[name], min(inputs[name], timer, hold))
+            known[name] = lows[name]
+        return inputs, lows
+
+    def holds(self) -> dict[str, dict[int, int]]:
+        """By computation and interval: the oldest hold, where there is one."""
+        found: dict[str, dict[int, int]] = {}
+        for name, marks in self._intervals.items():
+            holds = {first: m.oldest_hold for first, m in marks.items() if m.oldest_hold < MAX_TIME}
+            if holds:
+                found[name] = holds
+        return found
+
+    def _oldest(self, name: str) -> tuple[int, int]:
+        marks = self._intervals[name].values()
+        return (
+            min((mark.next_timer for mark in marks), default=MAX_TIME),
+            min((mark.oldest_hold for mark in marks), default=MAX_TIME),
+        )
+
+    @property
+    def more_due(self) -> bool:
+        """Whether an epoch left due timers to the next one."""
+        return any(mark.more_due for marks in self._intervals.values() for mark in marks.values())
+
+    @property
+    def next_wall(self) -> int:
+        """When the next wall timer is due."""
+        return min(
+            (mark.next_wall for marks in self._intervals.values() for mark in marks.values()),
+            default=MAX_TIME,
+        )
+
+    def counter(self, name: str, index: int) -> int:
+        """A counter of a computation, over all intervals."""
+        return sum(mark.counters[index] for mark in self._intervals[name].values() if mark.counters)
+
+    def to_value(self) -> dict[str, Any]:
+        """For the journal."""
+        return {
+            name: [
+                self.inputs[name],
+                self.lows[name],
+                {first: list(mark.__dict__.values()) for first, mark in self._intervals[name].items()},
+            ]
+            for name in self._graph.nodes
+        }
+
+    def restore(self, value: dict[str, Any]) -> None:
+        """From the journal; computations that are not in the graph any more are passed over."""
+        for name, (input_mark, low, intervals) in value.items():
+            if name in self._intervals:
+                self.inputs[name], self.lows[name] = input_mark, low
+                self._intervals[name] = {first: IntervalMark(*mark) for first, mark in intervals.items()}

@@ -1,0 +1,133 @@
+"""What arrived for one computation in one interval, by key, with duplicates found (6.1.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import xxhash
+
+from millwheel.model.codec import pack
+from millwheel.model.graph import Edge, Graph
+from millwheel.model.record import RecordId
+from millwheel.store.base import Snapshot
+from millwheel.store.layout import id_log_prefix, id_prefix, time_bytes
+from millwheel.worker.envelope import Columns, Section
+
+_DIGEST = 16  # bytes: two of a billion IDs meet with a chance of one in 10^20
+
+
+Part = tuple[str, list[int], list[Any], list[RecordId | None] | None, list[bytes | None] | None]
+"""Some records of one key from one stream, in order: stream, timestamps, values, IDs, their digests.
+
+A plain tuple: there is one for each key, and it is made faster than anything with names.
+"""
+
+Arrivals = dict[str, list[Part]]
+
+
+def add_section(arrivals: Arrivals, section: Section, stream: str) -> None:
+    """Adds what another task sent."""
+    timestamps, values, ids = section.timestamps, section.values, section.ids
+    start = 0
+    for key, count in zip(section.keys, section.counts, strict=True):
+        end = start + count
+        part = (
+            stream,
+            timestamps[start:end],
+            values[start:end],
+            None if ids is None else ids[start:end],
+            None,
+        )
+        if key in arrivals:
+            arrivals[key].append(part)
+        else:
+            arrivals[key] = [part]
+        start = end
+
+
+def add_local(arrivals: Arrivals, keys: list[str], columns: Columns, stream: str) -> None:
+    """Adds what a computation chained before this one produced; the values are copies."""
+    parts: dict[str, Part] = {}
+    for key, time, value in zip(keys, columns.timestamps, columns.objects(), strict=True):
+        part = parts.get(key)
+        if part is None:
+            part = parts[key] = (stream, [], [], None, None)
+            arrivals.setdefault(key, []).append(part)
+        part[1].append(time)
+        part[2].append(value)
+
+
+class SeenIds:
+    """The IDs that a computation has seen in an interval: those in the store, and this epoch's.
+
+    IDs are scoped by (computation, key, stream, ID).
+    """
+
+    def __init__(self, computation: int) -> None:
+        self._prefix = id_prefix(computation)
+        self._computation = computation
+        self._known: set[bytes] = set()
+        self._new: dict[str, list[bytes]] = {}
+
+    def look_up(self, arrivals: Arrivals, snapshot: Snapshot) -> None:
+        """Gives every part that has IDs their digests, and reads those that the store knows."""
+        wanted: list[bytes] = []
+        prefix = self._prefix
+        digest = xxhash.xxh3_128_digest
+        for key, parts in arrivals.items():
+            for index, (stream, timestamps, values, ids, _) in enumerate(parts):
+                if ids is None:
+                    continue
+                digests = [None if id is None else prefix + digest(pack([key, stream, id])) for id in ids]
+                parts[index] = (stream, timestamps, values, ids, digests)
+                wanted.extend(found for found in digests if found is not None)
+        if wanted:
+            wanted.sort()
+            found = snapshot.get_each(wanted)
+            self._known.update(key for key, value in zip(wanted, found, strict=True) if value is not None)
+
+    def is_new(self, stream: str, digest: bytes) -> bool:
+        """Whether the ID was never seen; from here on it was."""
+        if digest in self._known:
+            return False
+        self._known.add(digest)
+        self._new.setdefault(stream, []).append(digest)
+        return True
+
+    def writes(
+        self, epoch: int, now: int, tablet: int, retention: dict[str, int]
+    ) -> Iterable[tuple[bytes, bytes]]:
+        """The new IDs, and the log that will forget them together."""
+        for number, (stream, digests) in enumerate(sorted(self._new.items())):
+            for digest in digests:
+                yield digest, b""
+            expiry = time_bytes(min(now + retention[stream], 2**63 - 1))
+            key = id_log_prefix(self._computation) + expiry + epoch.to_bytes(8, "big")
+            yield key + bytes((tablet, number)), b"".join(digest[len(self._prefix) :] for digest in digests)
+
+    def expired(self, snapshot: Snapshot, now: int, limit: int) -> list[bytes]:
+        """Keys to delete: IDs past their retention, ``limit`` logged epochs' worth at most.
+
+        They may be another interval's of the same shard: nobody asks for an expired ID any more.
+        """
+        deletes: list[bytes] = []
+        prefix = id_log_prefix(self._computation)
+        for key, value in snapshot.scan(prefix, prefix + time_bytes(now)):
+            deletes.append(key)
+            deletes.extend(self._prefix + value[i : i + _DIGEST] for i in range(0, len(value), _DIGEST))
+            limit -= 1
+            if not limit:
+                break
+        return deletes
+
+
+def id_retention(graph: Graph, edges: Iterable[Edge]) -> dict[str, int]:
+    """By injected input stream: how long its IDs are remembered, the longest of its injectors."""
+    retention: dict[str, int] = {}
+    for edge in edges:
+        for source in graph.sources:
+            if source.stream == edge.stream:
+                kept = retention.get(edge.stream, 0)
+                retention[edge.stream] = max(kept, source.injector.id_retention)
+    return retention

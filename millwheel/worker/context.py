@@ -1,0 +1,226 @@
+"""The context of a hook: what the accessors of a computation reach (Fig. 8).
+
+One context serves one computation in one worker; `HookContext.begin` turns it to a key. It holds
+pending changes only: nothing is written until the step commits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.errors import CodecError, PipelineError
+from millwheel.model import codec as codecs
+from millwheel.model.codec import packer
+from millwheel.model.computation import BOUND, Computation
+from millwheel.model.pipeline import Node
+from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK, Clock
+from millwheel.store.layout import KIND_WALL, KIND_WATERMARK
+from millwheel.store.row import Holds, Timers
+
+_KINDS = {WATERMARK: KIND_WATERMARK, WALL: KIND_WALL}
+
+
+class Output:
+    """The productions of one computation on one stream, in columns."""
+
+    __slots__ = ("keys", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.timestamps: list[int] = []
+        self.values: list[bytes] = []
+
+    def truncate(self, length: int) -> None:
+        """Forgets what was produced behind ``length``."""
+        del self.keys[length:], self.timestamps[length:], self.values[length:]
+
+
+class HookContext:
+    """Pending changes of the key in hand, and the productions of all keys of the interval."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.computation = _private_copy(node.computation)
+        self.attributes = self.computation.__dict__
+        self.codec = self.computation.codec
+        self.outputs: dict[str, Output] = {}
+        self.counts: dict[str, int] = {}
+        self.key = ""
+        self.timestamp = 0
+        self.raw: bytes | None = None
+        self.deleted = False
+        self.timers: Timers = {}
+        self.holds: Holds = {}
+        self.changed = False
+        self._pack = packer()
+        # The default codec without its object in between: a state is read and written for each key.
+        plain = self.codec is codecs.msgpack
+        self._encode: Callable[[Any], bytes] = packer() if plain else self.codec.encode
+        self._decode: Callable[[bytes], Any] = codecs.unpack if plain else self.codec.decode
+        self.attributes["_context"] = self
+        for name in BOUND:
+            if getattr(type(self.computation), name) is getattr(Computation, name):
+                self.attributes[name] = getattr(self, name)
+
+    def reset(self) -> None:
+        """Starts an interval."""
+        self.outputs = {stream: Output() for stream in self.node.outputs}
+        self.counts = {}
+
+    def begin(self, key: str, raw: bytes | None, timers: Timers, holds: Holds) -> None:
+        """Turns to a key with the row that the store has for it."""
+        self.key = key
+        self.raw = raw
+        self.deleted = False
+        self.timers = timers
+        self.holds = holds
+        attributes = self.attributes
+        attributes["key"] = key
+        used = attributes.pop("state", self) is not self
+        if used and raw is not None:
+            # Who used the last key's state will use this one's: spare the detour by __getattr__. Read
+            # and not changed, it encodes to the same bytes, and nothing is written.
+            self.load_state()
+
+    def load_state(self) -> Any:
+        """The state, at its first use."""
+        if self.raw is None or self.deleted:
+            state = self.computation.initial_state()
+        else:
+            try:
+                state = self._decode(self.raw)
+            except Exception as error:
+                raise CodecError(
+                    f"computation {self.node.name!r}, key {self.key!r}: the codec {self.codec!r} cannot read "
+                    f"the stored state ({type(error).__name__}: {error})"
+                ) from error
+        self.attributes["state"] = state
+        return state
+
+    def delete_state(self) -> None:
+        """Forgets the state and its holds; the next use finds the initial one."""
+        self.attributes.pop("state", None)
+        self.deleted = True
+        self.holds.clear()
+
+    def encoded(self) -> bytes | None:
+        """The state's bytes as they are to be stored; None: there is none."""
+        attributes = self.attributes
+        if "state" not in attributes:
+            return None if self.deleted else self.raw
+        try:
+            data = self._encode(attributes["state"])
+            if self.deleted and data == self._encode(self.computation.initial_state()):
+                return None
+        except Exception as error:
+            raise CodecError(
+                f"computation {self.node.name!r}, key {self.key!r}: the codec {self.codec!r} cannot encode "
+                f"the state ({type(error).__name__}: {error})"
+            ) from error
+        if not isinstance(data, bytes):
+            raise CodecError(
+                f"computation {self.node.name!r}: the codec {self.codec!r} returned "
+                f"{type(data).__name__} for a state, not bytes"
+            )
+        return data
+
+    def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
+        kind = _KINDS.get(clock)
+        if kind is None:
+            raise ValueError(f"a timer's clock is millwheel.WATERMARK or millwheel.WALL, not {clock!r}")
+        if type(time) is not int:
+            time = _integer(time, "a timer's time")
+        if type(tag) is not str:
+            raise TypeError(f"a timer's tag is a str, not {tag!r}")
+        if not MIN_TIME <= time <= MAX_TIME:
+            raise ValueError(f"a timer's time is a 64-bit integer, not {time}")
+        self.timers[tag] = (time, kind)
+        self.changed = True
+
+    def clear_timer(self, tag: str) -> None:
+        if self.timers.pop(tag, None) is not None:
+            self.changed = True
+
+    def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None:
+        output = self.outputs.get(stream)
+        if output is None:
+            raise PipelineError(
+                f"computation {self.node.name!r} produces to {stream!r}, which is not among its outputs "
+                f"({', '.join(self.node.outputs) or 'none'}): add it to outputs="
+            )
+        if timestamp is None:
+            timestamp = self.timestamp
+        elif type(timestamp) is not int:
+            timestamp = _integer(timestamp, "a production's timestamp")
+        if not MIN_TIME <= timestamp <= MAX_TIME:
+            raise ValueError(f"a production's timestamp is a 64-bit integer, not {timestamp}")
+        try:
+            packed = self._pack(value)
+        except Exception as error:
+            raise CodecError(
+                f"computation {self.node.name!r}, stream {stream!r}: the value cannot be encoded: {error}"
+            ) from error
+        output.values.append(packed)
+        output.timestamps.append(timestamp)
+        output.keys.append(self.key)
+
+    def hold(self, timestamp: int, tag: str = "") -> None:
+        if type(timestamp) is not int:
+            timestamp = _integer(timestamp, "a hold's timestamp")
+        if type(tag) is not str:
+            raise TypeError(f"a hold's tag is a str, not {tag!r}")
+        if not MIN_TIME <= timestamp <= MAX_TIME:
+            raise ValueError(f"a hold's timestamp is a 64-bit integer, not {timestamp}")
+        self.holds[tag] = timestamp
+
+    def release(self, tag: str = "") -> None:
+        self.holds.pop(tag, None)
+
+    def count(self, name: str, n: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + n
+
+    def save(self) -> tuple[Any, ...]:
+        """All pending changes, to be restored if the next hook fails and is diverted."""
+        loaded = "state" in self.attributes
+        return (
+            loaded,
+            self.codec.encode(self.attributes["state"]) if loaded else None,
+            self.raw,
+            self.deleted,
+            dict(self.timers),
+            dict(self.holds),
+            {stream: len(output.keys) for stream, output in self.outputs.items()},
+            dict(self.counts),
+        )
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """Undoes what a hook did since `save`."""
+        loaded, state, self.raw, self.deleted, timers, holds, lengths, self.counts = saved
+        self.attributes.pop("state", None)
+        if loaded:
+            self.attributes["state"] = self.codec.decode(state)
+        # In place: the step holds on to these.
+        self.timers.clear()
+        self.timers.update(timers)
+        self.holds.clear()
+        self.holds.update(holds)
+        self.changed = True
+        for stream, length in lengths.items():
+            self.outputs[stream].truncate(length)
+
+
+def _integer(value: Any, what: str) -> int:
+    """An integer of another type (NumPy's, an IntEnum) as a plain one."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is an int, in microseconds, not {value!r}")
+    return int(value.__index__())
+
+
+def _private_copy(computation: Computation) -> Computation:
+    """A worker's own instance: what hooks leave on it is soft state, lost with the worker."""
+    try:
+        return copy.deepcopy(computation)
+    except Exception:  # it pickles, as it must to be shipped, but holds what deepcopy cannot take
+        return copy.copy(computation)

@@ -1,0 +1,231 @@
+"""Injection: reads ranges of partitions and routes their records (stage 0 of an epoch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millwheel.errors import InputError, MillWheelError, shorten
+from millwheel.model.codec import pack
+from millwheel.model.graph import Graph, injector_name
+from millwheel.model.injector import BadInput, RecordBatch
+from millwheel.model.pipeline import ERRORS_SUFFIX, Source
+from millwheel.model.record import Record
+from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.watermark.source import behind
+from millwheel.worker.envelope import Columns
+from millwheel.worker.plan import Plan, Range
+from millwheel.worker.report import IntervalReport
+from millwheel.worker.route import Router
+
+_ROUTED_AT_ONCE = 250_000  # records: enough to group well by key, little enough for a small worker
+
+
+class Injection:
+    """One task's reading. Nothing is written: an attempt that fails is simply made again."""
+
+    def __init__(self, graph: Graph, plan: Plan, task: int) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._task = task
+        self.report = IntervalReport(0, task, 0)
+        self.marks: dict[str, tuple[int, int]] = {}
+        """By injector: the watermark of what was read here, and the newest timestamp of it."""
+        self.sections: list[tuple[int, int, bytes]] = []
+        self.batches: list[bytes] = []
+
+    def run(self) -> None:
+        """Reads the ranges of this task, injector by injector."""
+        for source in self._graph.sources:
+            ranges = [r for r in self._plan.ranges if r.task == self._task and r.source == source.name]
+            if ranges:
+                self._run_source(source, ranges)
+
+    def _run_source(self, source: Source, ranges: list[Range]) -> None:
+        errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
+        router = Router(self._graph, self._plan, 0, self._shard(source), errors)
+        held, newest = MAX_TIME, MIN_TIME
+        pending = _Pending()
+        for item in ranges:
+            top, count = item.newest, 0
+            for batch in _batches(source, item):
+                count += len(batch.timestamps)
+                bad = _check(batch)
+                if bad or batch.bad:
+                    batch = self._divert(source, item, batch, bad, router)
+                if batch.timestamps:
+                    top = max(top, max(batch.timestamps))
+                    pending.add(batch)
+                if len(pending.timestamps) >= _ROUTED_AT_ONCE:
+                    self._send(source, item, pending.take(), router)
+            newest = max(newest, top)
+            if item.last:
+                slack = source.injector.slack
+                mark = item.watermark if slack is None else max(item.watermark, behind(top, slack))
+                held = min(held, mark)
+            self.report.records_in += count
+            self.report.newest.append([source.name, item.partition, top, count])
+        self._send(source, ranges[-1], pending.take(), router)
+        router.finish()
+        self.marks[injector_name(source.name)] = (held, newest)
+        self.sections += router.sections
+        self.batches += router.batches
+        for stream, count in router.streams.items():
+            self.report.streams[stream] = self.report.streams.get(stream, 0) + count
+        for name, count in router.failed.items():
+            self.report.failed[name] = self.report.failed.get(name, 0) + count
+
+    def _shard(self, source: Source) -> int:
+        return self._graph.sources.index(source) * max(self._plan.tasks, 1) + self._task
+
+    def _send(self, source: Source, item: Range, columns: Columns, router: Router) -> None:
+        """Routes records; where one of them cannot be encoded, the others are routed without it."""
+        mark = router.mark()
+        try:
+            router.send(source.stream, columns, None)
+        except MillWheelError:
+            raise
+        except Exception:
+            router.rollback(mark)
+            bad = {index: text for index, value in enumerate(columns.values) if (text := _unpackable(value))}
+            if not bad:
+                raise
+            batch = RecordBatch(columns.timestamps, columns.values, columns.ids, columns.keys)
+            good = self._divert(source, item, batch, bad, router)
+            assert good.keys is not None
+            router.send(
+                source.stream, Columns(good.keys, good.timestamps, good.values, good.ids, False), None
+            )
+
+    def _divert(
+        self, source: Source, item: Range, batch: RecordBatch, bad: dict[int, str], router: Router
+    ) -> RecordBatch:
+        """Takes bad input out of a batch, to the errors stream or to an `InputError`."""
+        found = list(batch.bad)
+        for index, message in bad.items():
+            found.append(BadInput(message, batch.values[index]))
+        first = found[0]
+        if source.injector.errors != "divert":
+            raise InputError(
+                f"stream {source.stream!r}, partition {item.partition!r}: {first.message}: "
+                f'{shorten(first.value)}; mend the input, or give the injector errors="divert" to have '
+                f"such input on the stream {source.stream + ERRORS_SUFFIX!r}"
+            )
+        self.report.input_errors += len(found)
+        self.report.records_in += len(batch.bad)
+        values = [
+            {"error": item_bad.message, "value": _safe(item_bad.value), "partition": item.partition}
+            for item_bad in found
+        ]
+        router.send(
+            source.stream + ERRORS_SUFFIX,
+            Columns([""] * len(values), [self._plan.now] * len(values), values, None, False),
+            None,
+        )
+        keep = [i for i in range(len(batch.timestamps)) if i not in bad]
+        return RecordBatch(
+            [batch.timestamps[i] for i in keep],
+            [batch.values[i] for i in keep],
+            None if batch.ids is None else [batch.ids[i] for i in keep],
+            None if batch.keys is None else [batch.keys[i] for i in keep],
+        )
+
+
+class _Pending:
+    """Batches gathered until they are routed together."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.timestamps: list[int] = []
+        self.values: list[Any] = []
+        self.keys: list[str] = []
+        self.ids: list[Any] = []
+        self.with_ids = False
+
+    def add(self, batch: RecordBatch) -> None:
+        count = len(batch.timestamps)
+        self.timestamps += batch.timestamps
+        self.values += batch.values
+        self.keys += batch.keys if batch.keys is not None else [""] * count
+        self.ids += batch.ids if batch.ids is not None else [None] * count
+        self.with_ids |= batch.ids is not None
+
+    def take(self) -> Columns:
+        columns = Columns(self.keys, self.timestamps, self.values, self.ids if self.with_ids else None, False)
+        self._clear()
+        return columns
+
+
+def _batches(source: Source, item: Range) -> Iterable[RecordBatch]:
+    injector = source.injector
+    batches = injector.read_batches(item.partition, item.start, item.end)
+    if batches is not None:
+        return batches
+    return _in_columns(injector.read(item.partition, item.start, item.end), source)
+
+
+def _in_columns(records: Iterable[Record], source: Source) -> Iterable[RecordBatch]:
+    """The records of a user's own injector, checked one by one."""
+    timestamps: list[int] = []
+    values: list[Any] = []
+    ids: list[Any] = []
+    keys: list[str] = []
+    bad: list[BadInput] = []
+    for record in records:
+        if not isinstance(record, Record):
+            bad.append(BadInput(f"{type(source.injector).__name__}.read gave no millwheel.Record", record))
+            continue
+        try:
+            pack(record.value)  # one that cannot travel is found here, where the record is known
+        except Exception as error:
+            bad.append(BadInput(f"the value cannot be encoded ({error})", record))
+            continue
+        if record.id is not None and (
+            isinstance(record.id, bool) or not isinstance(record.id, str | int | bytes)
+        ):
+            bad.append(
+                BadInput(f"the ID is {shorten(record.id)}: an ID is a text, an integer or bytes", record)
+            )
+            continue
+        if not isinstance(record.key, str):
+            bad.append(BadInput(f"the key is {record.key!r}, which is no str", record))
+            continue
+        timestamps.append(record.timestamp)
+        values.append(record.value)
+        ids.append(record.id)
+        keys.append(record.key)
+    yield RecordBatch(timestamps, values, ids if any(id is not None for id in ids) else None, keys, bad)
+
+
+def _check(batch: RecordBatch) -> dict[int, str]:
+    """By position: what is wrong with a timestamp."""
+    timestamps = batch.timestamps
+    if not timestamps:
+        return {}
+    if set(map(type, timestamps)) == {int} and min(timestamps) > MIN_TIME and max(timestamps) <= MAX_TIME:
+        return {}
+    bad = {}
+    for index, time in enumerate(timestamps):
+        if type(time) is not int:
+            bad[index] = f"the timestamp {time!r} is not an integer (microseconds since 1970)"
+        elif not MIN_TIME < time <= MAX_TIME:
+            bad[index] = f"the timestamp {time} is out of the range of 64 bits"
+    return bad
+
+
+def _unpackable(value: Any) -> str | None:
+    try:
+        pack(value)
+        return None
+    except Exception as error:
+        return f"the value cannot be encoded ({error})"
+
+
+def _safe(value: Any) -> Any:
+    try:
+        pack(value)
+        return value
+    except Exception:
+        return shorten(value)

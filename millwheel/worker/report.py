@@ -1,0 +1,67 @@
+"""What an interval tells the driver about an epoch: small, however many records it saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.model.time import MAX_TIME
+
+
+@dataclass
+class NodeReport:
+    """One computation in one interval."""
+
+    records: int = 0
+    produced: int = 0
+    produced_late: int = 0
+    late: int = 0
+    dropped: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    timers: int = 0
+    """Timers that fired."""
+    input: int = 0
+    """The input watermark, after the epoch."""
+    low: int = 0
+    """The low watermark (4.5), after the epoch."""
+    next_timer: int = MAX_TIME
+    """The oldest pending watermark timer."""
+    next_wall: int = MAX_TIME
+    """The oldest pending wall timer."""
+    oldest_hold: int = MAX_TIME
+    more_due: bool = False
+    """Whether due timers were left for the next epoch."""
+    counters: list[int] = field(default_factory=lambda: [0] * 5)
+    """Rows, bytes, pending watermark timers, pending wall timers, holds; in the whole interval."""
+    user: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class IntervalReport:
+    """One interval of one level, or one injecting task (level 0)."""
+
+    level: int
+    first: int
+    sequencer: int
+    nodes: dict[str, NodeReport] = field(default_factory=dict)
+    streams: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+    """By computation: records that its key extractor, which runs at the sender, could not key."""
+    records_in: int = 0
+    input_errors: int = 0
+    newest: list[list[Any]] = field(default_factory=list)
+    """Of an injecting task: [source, partition, newest timestamp, records]."""
+    collected: list[bytes] = field(default_factory=list)
+    """Batches for sinks in the driver's memory."""
+    seconds: float = 0.0
+
+    def to_value(self) -> dict[str, Any]:
+        """As a value that MessagePack carries."""
+        return {**self.__dict__, "nodes": {name: node.__dict__ for name, node in self.nodes.items()}}
+
+    @staticmethod
+    def from_value(value: dict[str, Any]) -> IntervalReport:
+        """The inverse of `to_value`."""
+        nodes = {name: NodeReport(**node) for name, node in value["nodes"].items()}
+        return IntervalReport(**{**value, "nodes": nodes})

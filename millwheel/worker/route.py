@@ -1,0 +1,188 @@
+"""Routing: from the records of a stream to a section for each consumer and interval.
+
+The sender applies the consumer's key extractor (4.2), finds the interval that owns the key, and packs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from typing import Any, cast
+
+from millwheel.errors import UserCodeError, shorten
+from millwheel.model.codec import pack
+from millwheel.model.graph import Edge, Graph
+from millwheel.model.keys import SKIP, By, ByKey
+from millwheel.model.pipeline import ERRORS_SUFFIX
+from millwheel.model.record import Record
+from millwheel.store.layout import row_suffixes
+from millwheel.worker.envelope import Columns, pack_batch, pack_section
+from millwheel.worker.plan import Plan
+
+
+class Router:
+    """Sends the records that one interval, or one injecting task, puts on streams.
+
+    ``sections`` collects (level, slot, bytes) for other tasks, ``local`` the records for computations
+    that are chained behind in this one, ``batches`` what goes to sinks.
+    """
+
+    def __init__(self, graph: Graph, plan: Plan, level: int, shard: int, diverted: str | None = None) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._level = level
+        self._shard = shard
+        self._diverted = diverted
+        self.sections: list[tuple[int, int, bytes]] = []
+        self.local: dict[int, list[tuple[list[str], Columns]]] = {}
+        self.batches: list[bytes] = []
+        self.streams: dict[str, int] = {}
+        self.failed: dict[str, int] = {}
+        self.sinks: dict[str, list[Columns]] = {}
+
+    def send(self, stream: str, columns: Columns, producer: str | None) -> None:
+        """Puts records on a stream: to each consumer, and to the sinks."""
+        count = len(columns.timestamps)
+        if not count:
+            return
+        self.streams[stream] = self.streams.get(stream, 0) + count
+        objects: list[Any] | None = None
+        for edge in self._graph.consumers[stream]:
+            chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
+            if chained:
+                self.local.setdefault(edge.index, []).append((columns.keys, columns))
+                continue
+            if isinstance(edge.extractor, ByKey):
+                keys: list[Any] = columns.keys
+            else:
+                if objects is None:
+                    objects = columns.objects()
+                keys = self._keys(edge, columns, objects)
+            self._pack(edge, keys, columns)
+        if stream in self._graph.sinks:
+            self.sinks.setdefault(stream, []).append(columns)
+
+    def mark(self) -> tuple[Any, ...]:
+        """What there is so far, for `rollback`."""
+        return (
+            len(self.sections),
+            dict(self.streams),
+            dict(self.failed),
+            {stream: list(parts) for stream, parts in self.sinks.items()},
+        )
+
+    def rollback(self, mark: tuple[Any, ...]) -> None:
+        """Forgets what was sent since the mark."""
+        length, self.streams, self.failed, self.sinks = mark
+        del self.sections[length:]
+
+    def finish(self) -> None:
+        """Packs what goes to sinks: one batch a stream, so that (epoch, shard) names it."""
+        order = {stream: index for index, stream in enumerate(sorted(self._graph.sinks))}
+        for stream, parts in self.sinks.items():
+            whole = parts[0] if len(parts) == 1 else _concatenate(parts)
+            shard = order[stream] * _SHARDS_A_STREAM + self._level * _SHARDS_A_LEVEL + self._shard
+            self.batches.append(pack_batch(stream, shard, whole))
+
+    def _keys(self, edge: Edge, columns: Columns, objects: list[Any]) -> list[Any]:
+        extractor = edge.extractor
+        if isinstance(extractor, By):
+            keys = extractor.column(objects)
+            if keys is not None:
+                return cast(list[Any], keys)
+        return [self._key(edge, columns, objects, i) for i in range(len(objects))]
+
+    def _key(self, edge: Edge, columns: Columns, objects: list[Any], i: int) -> Any:
+        id = columns.ids[i] if columns.ids is not None else None
+        record = Record(objects[i], columns.timestamps[i], columns.keys[i], edge.stream, id)
+        try:
+            key = edge.extractor(record)
+        except Exception as error:
+            self._bad_key(edge, record, f"raised {type(error).__name__}: {error}", error)
+            return SKIP
+        if type(key) is str or key is SKIP:
+            return key
+        if isinstance(key, str):
+            return str(key)
+        self._bad_key(edge, record, f"returned {shorten(key, 60)}, which is no str and not SKIP", None)
+        return SKIP
+
+    def _bad_key(self, edge: Edge, record: Record, what: str, cause: Exception | None) -> None:
+        message = (
+            f"computation {edge.consumer!r}, stream {edge.stream!r}: the key extractor {edge.extractor!r} "
+            f"{what}, for the record {shorten(record)}"
+        )
+        errors: str | None = None
+        if self._diverted is not None and edge.stream == self._diverted.removesuffix(ERRORS_SUFFIX):
+            errors = self._diverted
+        elif self._graph.nodes[edge.consumer].errors == "divert":
+            errors = edge.consumer + ERRORS_SUFFIX
+        if errors is None:
+            raise UserCodeError(message, computation=edge.consumer, record=record, cause=cause)
+        self.failed[edge.consumer] = self.failed.get(edge.consumer, 0) + 1
+        self.send(errors, diverted(record, message, cause), None)
+
+    def _pack(self, edge: Edge, keys: list[Any], columns: Columns) -> None:
+        groups: defaultdict[Any, list[int]] = defaultdict(list)
+        for i, key in enumerate(keys):
+            groups[key].append(i)
+        groups.pop(SKIP, None)
+        intervals = self._plan.intervals[edge.level - 1]
+        if len(intervals) == 1:
+            owned: dict[int, list[str]] = {0: list(groups)} if groups else {}
+        else:
+            table = self._plan.tables[edge.level - 1]
+            owned = {}
+            for key, suffix in zip(groups, row_suffixes(list(groups)), strict=True):
+                index = table[suffix[0] >> 2]
+                if index in owned:
+                    owned[index].append(key)
+                else:
+                    owned[index] = [key]
+        timestamps, ids = columns.timestamps, columns.ids
+        for index, mine in owned.items():
+            order = [i for key in mine for i in groups[key]]
+            section = pack_section(
+                edge.index,
+                index,
+                mine,
+                [len(groups[key]) for key in mine],
+                [timestamps[i] for i in order],
+                None if ids is None else [ids[i] for i in order],
+                columns.take(order),
+            )
+            self.sections.append((edge.level, intervals[index].slot, section))
+
+
+# More than the intervals of a level and the levels of a graph, so that no two shards of a sink meet.
+_SHARDS_A_LEVEL = 1 << 14
+_SHARDS_A_STREAM = 1 << 20
+
+
+def _concatenate(parts: list[Columns]) -> Columns:
+    """Several batches of one stream as one."""
+    ids = None
+    if any(part.ids is not None for part in parts):
+        ids = [id for part in parts for id in (part.ids or [None] * len(part.keys))]
+    return Columns(
+        [key for part in parts for key in part.keys],
+        [time for part in parts for time in part.timestamps],
+        [value if part.packed else pack(value) for part in parts for value in part.values],
+        ids,
+        True,
+    )
+
+
+def diverted(record: Record, message: str, cause: BaseException | None) -> Columns:
+    """A record as it goes to an errors stream: its key and timestamp, what was wrong, and its value.
+
+    It is packed, so that each consumer gets a copy of its own.
+    """
+    value = {
+        "error": message,
+        "traceback": "".join(traceback.format_exception(cause)) if cause is not None else message,
+        "stream": record.stream,
+        "value": record.value,
+        "id": record.id,
+    }
+    return Columns([record.key], [record.timestamp], [pack(value)], None, True)

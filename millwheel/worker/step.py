@@ -1,0 +1,267 @@
+"""The step: one interval in one epoch, read, run and committed in one atomic write (6.1).
+
+1. Open the interval. A newer sequencer than ours: refuse. This epoch already there: answer from the
+   checkpoint, run nothing.
+2. For each computation of the level: drop duplicates, run the hooks key by key, collect the changes.
+3. Write rows, timers, IDs, productions, report, epoch; the write looks at the sequencer again.
+4. Only then do the productions leave.
+
+A crash before the write leaves nothing; after it, the next attempt answers from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.errors import FencedError
+from millwheel.model.codec import pack, unpack
+from millwheel.model.graph import Graph
+from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.store.base import Get, Snapshot, Store
+from millwheel.store.layout import after, checkpoint_key, interval_key
+from millwheel.worker.arrivals import Arrivals, SeenIds, add_local, add_section, id_retention
+from millwheel.worker.context import HookContext
+from millwheel.worker.envelope import Columns, Section
+from millwheel.worker.keyed import KeyedRun
+from millwheel.worker.plan import Interval, Plan
+from millwheel.worker.report import IntervalReport
+from millwheel.worker.route import Router
+from millwheel.worker.tablets import Tablets
+
+_FORGET = 4  # logged epochs of IDs forgotten in one step: more than a step adds, so it keeps up
+
+
+@dataclass
+class Outcome:
+    """What a committed step answers, now and whenever it is asked again (6.1.2)."""
+
+    lows: dict[str, int]
+    sections: list[tuple[int, int, bytes]]
+    batches: list[bytes]
+    report: dict[str, Any]
+
+    def to_bytes(self) -> bytes:
+        """For the checkpoint."""
+        return pack([self.lows, self.sections, self.batches, self.report])
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Outcome:
+        """The inverse of `to_bytes`."""
+        return Outcome(*unpack(data))
+
+
+class _AlreadyCommitted(Exception):
+    """Another attempt at this step was faster."""
+
+
+class Worker:
+    """Runs steps of one graph against one store; lives as long as its process or its topology.
+
+    The contexts, and with them the instances of the computations, are its soft state.
+    """
+
+    def __init__(
+        self, graph: Graph, numbers: dict[str, int], store: Store, order: random.Random | None = None
+    ) -> None:
+        self.graph = graph
+        self.store = store
+        self._numbers = numbers
+        self._order = order
+        self._contexts = {name: HookContext(node) for name, node in graph.nodes.items()}
+        self._edges = {name: [edge for edge in graph.edges if edge.consumer == name] for name in graph.nodes}
+        self._retention = {name: id_retention(graph, edges) for name, edges in self._edges.items()}
+
+    def step(
+        self, plan: Plan, level: int, index: int, watermarks: dict[str, int], sections: list[Section]
+    ) -> Outcome:
+        """Runs one interval, or answers from its checkpoint."""
+        interval = plan.intervals[level - 1][index]
+        shard = self.store.shards[interval.shard]
+        with shard.snapshot() as snapshot:
+            found = _interval_state(snapshot.get, plan, level, interval)
+            if found.epoch == plan.epoch:
+                return _checkpoint(snapshot, level, interval)
+            attempt = _Attempt(self, plan, level, index, found.inputs)
+            outcome = attempt.run(snapshot, watermarks, sections)
+        puts, deletes = attempt.writes(outcome)
+
+        def guard(get: Get) -> None:
+            if _interval_state(get, plan, level, interval).epoch == plan.epoch:
+                raise _AlreadyCommitted
+
+        try:
+            shard.write(puts, deletes, guard)
+        except _AlreadyCommitted:
+            with shard.snapshot() as snapshot:
+                return _checkpoint(snapshot, level, interval)
+        return outcome
+
+
+@dataclass
+class _IntervalState:
+    sequencer: int
+    epoch: int
+    inputs: dict[str, int]
+    """By computation: the input watermark that this interval last had."""
+
+
+def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _IntervalState:
+    data = get(interval_key(level, interval.first))
+    if data is None:
+        return _IntervalState(0, 0, {})
+    state = _IntervalState(*unpack(data))
+    if state.sequencer > interval.sequencer or state.epoch > plan.epoch:
+        raise FencedError(
+            f"level {level}, tablets {interval.first} to {interval.last}: epoch {plan.epoch} came with "
+            f"sequencer {interval.sequencer}, but the interval is at epoch {state.epoch} with sequencer "
+            f"{state.sequencer}: another driver has taken it over"
+        )
+    return state
+
+
+def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int) -> None:
+    """Gives every interval a new sequencer, so that no write under an old one succeeds any more.
+
+    Intervals that an earlier layout had are fenced too: a remnant of it may still be running.
+    """
+    prefix = interval_key(0, 0)[:1]
+    for number, shard in enumerate(store.shards):
+        with shard.snapshot() as snapshot:
+            states = dict(snapshot.scan(prefix, after(prefix)))
+        for level, mine in enumerate(intervals, start=1):
+            for interval in mine:
+                if interval.shard == number:
+                    states.setdefault(interval_key(level, interval.first), pack([0, 0, {}]))
+
+        def guard(get: Get, keys: Sequence[bytes] = tuple(states)) -> None:
+            for key in keys:
+                found = get(key)
+                if found is not None and unpack(found)[0] > sequencer:
+                    raise FencedError("another driver has taken the pipeline over in this moment")
+
+        shard.write([(key, pack([sequencer, *unpack(old)[1:]])) for key, old in states.items()], (), guard)
+
+
+def touched(store: Store, plan: Plan) -> bool:
+    """Whether something of an epoch is in the store."""
+    for level, intervals in enumerate(plan.intervals, start=1):
+        for interval in intervals:
+            with store.shards[interval.shard].snapshot() as snapshot:
+                data = snapshot.get(interval_key(level, interval.first))
+            if data is not None and unpack(data)[1] >= plan.epoch:
+                return True
+    return False
+
+
+def _checkpoint(snapshot: Snapshot, level: int, interval: Interval) -> Outcome:
+    data = snapshot.get(checkpoint_key(level, interval.first))
+    if data is None:
+        raise FencedError(
+            f"level {level}, tablet {interval.first}: the checkpoint of a committed epoch is gone"
+        )
+    return Outcome.from_bytes(data)
+
+
+class _Attempt:
+    """One attempt at one step: pending changes in memory, nothing in the store."""
+
+    def __init__(self, worker: Worker, plan: Plan, level: int, index: int, inputs: dict[str, int]) -> None:
+        self._worker = worker
+        self._plan = plan
+        self._level = level
+        self._interval = plan.intervals[level - 1][index]
+        self._previous = inputs
+        self._router = Router(worker.graph, plan, level, index)
+        self._puts: list[tuple[bytes, bytes]] = []
+        self._deletes: list[bytes] = []
+        self._report = IntervalReport(level, self._interval.first, self._interval.sequencer)
+
+    def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
+        """Runs every computation of the level, in the order of the graph."""
+        started = time.perf_counter()
+        arrivals: dict[str, Arrivals] = {name: {} for name in self._worker.graph.levels[self._level - 1]}
+        for section in sections:
+            edge = self._worker.graph.edges[section.edge]
+            add_section(arrivals[edge.consumer], section, edge.stream)
+        lows: dict[str, int] = {}
+        for name in self._worker.graph.levels[self._level - 1]:
+            lows[name] = self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name])
+        self._router.finish()
+        report = self._report
+        report.streams = self._router.streams
+        report.failed = self._router.failed
+        report.seconds = time.perf_counter() - started
+        return Outcome(lows, self._router.sections, self._router.batches, report.to_value())
+
+    def _run_node(self, name: str, snapshot: Snapshot, watermarks: dict[str, int], arrivals: Arrivals) -> int:
+        worker, plan = self._worker, self._plan
+        graph = worker.graph
+        context = worker._contexts[name]
+        number = worker._numbers[name]
+        before = max(plan.before.get(name, MIN_TIME), self._previous.get(name, MIN_TIME))
+        now_at = min((watermarks[sender] for sender in graph.senders(name)), default=MAX_TIME)
+        now_at = max(min(now_at, self._held_elsewhere(name)), before)
+        for edge in worker._edges[name]:
+            for keys, columns in self._router.local.pop(edge.index, ()):
+                add_local(arrivals, keys, columns, edge.stream)
+        seen = SeenIds(number)
+        if graph.nodes[name].exactly_once:
+            seen.look_up(arrivals, snapshot)
+        tablets = Tablets(number, range(self._interval.first, self._interval.last), snapshot)
+        context.reset()
+        run = KeyedRun(
+            context, number, before, now_at, plan.lows.get(name, MIN_TIME), plan.now, seen, tablets
+        )
+        run.run(snapshot, arrivals, plan.due_limit, worker._order)
+
+        report = run.report
+        report.input = now_at
+        report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
+        oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)
+        report.low = max(min(now_at, oldest), plan.lows.get(name, MIN_TIME))
+        report.counters = tablets.totals()
+        self._report.nodes[name] = report
+        self._puts += run.puts
+        self._puts += tablets.writes()
+        self._puts += seen.writes(plan.epoch, plan.now, self._interval.first, worker._retention[name])
+        self._deletes += run.deletes
+        self._deletes += tablets.deletes()
+        if worker._retention[name]:
+            self._deletes += seen.expired(snapshot, plan.now, _FORGET)
+        for stream, columns in _productions(context, run.diverted):
+            self._router.send(stream, columns, name)
+        return report.low
+
+    def _held_elsewhere(self, name: str) -> int:
+        """The oldest hold that chained producers have in other intervals.
+
+        Their low watermarks for this epoch are not known here, but at the end of an epoch a hold is
+        all that can keep one behind its input: timers that were due have fired.
+        """
+        graph = self._worker.graph
+        oldest = MAX_TIME
+        for sender in graph.senders(name):
+            if graph.level_of.get(sender) == self._level and not self._plan.drain:
+                for first, hold in self._plan.holds.get(sender, {}).items():
+                    if first != self._interval.first:
+                        oldest = min(oldest, hold)
+        return oldest
+
+    def writes(self, outcome: Outcome) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+        """All changes of the step, its checkpoint among them."""
+        interval = self._interval
+        inputs = self._previous | {name: self._report.nodes[name].input for name in outcome.lows}
+        state = pack([interval.sequencer, self._plan.epoch, inputs])
+        self._puts.append((interval_key(self._level, interval.first), state))
+        self._puts.append((checkpoint_key(self._level, interval.first), outcome.to_bytes()))
+        return self._puts, self._deletes
+
+
+def _productions(context: HookContext, diverted: list[tuple[str, Columns]]) -> Iterator[tuple[str, Columns]]:
+    for stream, output in context.outputs.items():
+        yield stream, Columns(output.keys, output.timestamps, output.values, None, True)
+    yield from diverted

@@ -1,0 +1,203 @@
+"""The tasks of an epoch: inject, then one task per slot and level, then the reports.
+
+A task takes frames and gives frames, and does not know what carries them: a Spark shuffle, one task
+that runs the whole graph, or the harness.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from millwheel.errors import EngineError, MillWheelError, UserCodeError
+from millwheel.model.time import MAX_TIME
+from millwheel.worker.envelope import Frame, Section, unpack_batch, unpack_section
+from millwheel.worker.inject import Injection
+from millwheel.worker.plan import Plan
+from millwheel.worker.step import Worker
+
+
+class SinkFailure(Exception):
+    """A sink raised. Not an error of ours: the carrier tries the task again, as the outside may recover."""
+
+
+Dumps = Callable[[Any], bytes]
+"""How an error is pickled to travel; None where it need not."""
+
+_NEWEST = "^"  # after an injector's name: its newest timestamp, which frames carry beside the watermark
+
+
+def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) -> list[Frame]:
+    """Reads this task's ranges; gives a frame for each slot."""
+    frames = [Frame(plan.tasks, task, {}) for _ in range(plan.slots)]
+    injection = Injection(worker.graph, plan, task)
+    try:
+        injection.run()
+    except MillWheelError as error:
+        return _failed(frames, error, dumps)
+    for level, slot, section in injection.sections:
+        frames[slot].sections.setdefault(level, []).append(section)
+    marks: dict[str, int] = {}
+    for name, (held, newest) in injection.marks.items():
+        marks[name] = held
+        marks[name + _NEWEST] = newest
+    for frame in frames:
+        frame.watermarks = marks
+    frames[task % plan.slots].reports.append(injection.report.to_value())
+    frames[task % plan.slots].batches = injection.batches
+    return frames
+
+
+def run_level(
+    worker: Worker, plan: Plan, level: int, slot: int, received: Iterable[Frame], dumps: Dumps | None = None
+) -> list[Frame]:
+    """Runs the intervals that this slot owns in a level; gives a frame for each slot.
+
+    Reports stay with the slot, so that the last level's task hands them to the driver.
+    """
+    arrived = sorted(received, key=lambda frame: frame.sender)
+    frames = [Frame(plan.slots, slot, {}) for _ in range(plan.slots)]
+    for frame in arrived:
+        if frame.error is not None:
+            for mine in frames:
+                mine.error = frame.error
+            return frames
+        frames[slot].reports += frame.reports
+        for later, sections in frame.sections.items():
+            if later > level:
+                frames[slot].sections.setdefault(later, []).extend(sections)
+    expected = plan.tasks if level == 1 else plan.slots
+    if [frame.sender for frame in arrived] != list(range(expected)):
+        raise EngineError(
+            f"epoch {plan.epoch}, level {level}, slot {slot}: heard of tasks "
+            f"{[frame.sender for frame in arrived]}, expected {expected}"
+        )
+    watermarks = _merge(plan, arrived, level)
+    by_interval: dict[int, list[Section]] = {}
+    for frame in arrived:
+        for data in frame.sections.get(level, ()):
+            section = unpack_section(data)
+            by_interval.setdefault(section.interval, []).append(section)
+    lows: dict[str, int] = dict.fromkeys(worker.graph.levels[level - 1], MAX_TIME)
+    try:
+        for index, interval in enumerate(plan.intervals[level - 1]):
+            if interval.slot != slot:
+                continue
+            outcome = worker.step(plan, level, index, watermarks, by_interval.get(index, []))
+            for name, low in outcome.lows.items():
+                lows[name] = min(lows[name], low)
+            for later, target, section_bytes in outcome.sections:
+                frames[target].sections.setdefault(later, []).append(section_bytes)
+            report = {**outcome.report, "collected": _write_sinks(worker, plan, outcome.batches)}
+            frames[slot].reports.append(report)
+        _write_injected(worker, plan, arrived)
+    except MillWheelError as error:
+        return _failed(frames, error, dumps)
+    for frame in frames:
+        frame.watermarks = {**watermarks, **lows}
+    return frames
+
+
+def run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None = None) -> list[Frame]:
+    """The whole epoch in this process: the frames of the last level."""
+    slots = range(plan.slots)
+    sent = [inject(worker, plan, task, dumps) for task in range(plan.tasks)]
+    arrived = [[frames[slot] for frames in sent] for slot in slots]
+    depth = len(worker.graph.levels)
+    if not depth:
+        frames = [frame for part in arrived for frame in part]
+        if not any(frame.error for frame in frames):
+            _write_injected(worker, plan, frames)
+        return frames
+    for level in range(1, depth + 1):
+        sent = [run_level(worker, plan, level, slot, arrived[slot], dumps) for slot in slots]
+        arrived = [[frames[slot] for frames in sent] for slot in slots]
+    return [frames[slot] for slot, frames in enumerate(sent)]
+
+
+def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[str, int]:
+    """The watermarks of all senders: the minimum over those who speak for a part of one (7.2)."""
+    merged: dict[str, int] = {}
+    for frame in frames:
+        for name, value in frame.watermarks.items():
+            if name.endswith(_NEWEST) and name.startswith("@"):
+                merged[name] = max(merged.get(name, value), value)
+            else:
+                merged[name] = min(merged.get(name, value), value)
+    if level > 1:
+        return merged
+    marks: dict[str, int] = {}
+    for name, mark in plan.sources.items():
+        if name in merged:
+            mark = mark.join(merged[name], merged[name + _NEWEST])
+        marks[name] = mark.watermark()
+    return marks
+
+
+def _write_injected(worker: Worker, plan: Plan, frames: Iterable[Frame]) -> None:
+    """Hands what injecting tasks have for sinks to them."""
+    for frame in frames:
+        if frame.batches:
+            frame.reports[-1]["collected"] = _write_sinks(worker, plan, frame.batches)
+
+
+def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes]:
+    """Hands batches to their sinks; returns those whose sink is in the driver's memory."""
+    collected = []
+    for data in batches:
+        stream, shard, records = unpack_batch(data)
+        sinks = worker.graph.sinks[stream]
+        if any(sink.in_driver for sink in sinks):
+            collected.append(data)
+        for sink in sinks:
+            if not sink.in_driver:
+                try:
+                    sink.write(plan.epoch, shard, records)
+                except Exception as error:
+                    text = f"stream {stream!r}: the sink {sink!r} raised {type(error).__name__}: {error}"
+                    raise SinkFailure(text) from error
+    return collected
+
+
+def _failed(frames: list[Frame], error: MillWheelError, dumps: Dumps | None) -> list[Frame]:
+    carried = error if dumps is None else dump_error(error, dumps)
+    for frame in frames:
+        frame.error = carried
+    return frames
+
+
+def dump_error(error: MillWheelError, dumps: Dumps) -> bytes:
+    """An error as bytes; where its cause or its record does not pickle, with a text in its place."""
+    if _travels(error, dumps):
+        return dumps(error)
+    if not isinstance(error, UserCodeError):
+        return dumps(type(error)(str(error)))
+    cause = error.cause if _travels(error.cause, dumps) else RuntimeError(_name(error.cause))
+    plain = UserCodeError(
+        str(error.args[0]),
+        computation=error.computation,
+        key=error.key,
+        record=error.record if _travels(error.record, dumps) else None,
+        cause=cause,
+        details=error.details,
+    )
+    return dumps(plain)
+
+
+def _travels(value: Any, dumps: Dumps) -> bool:
+    try:
+        pickle.loads(dumps(value))
+        return True
+    except Exception:
+        return False
+
+
+def _name(cause: BaseException | None) -> str:
+    return f"{type(cause).__name__}: {cause}"
+
+
+def load_error(error: Any) -> BaseException:
+    """On the driver: what a task met."""
+    found: BaseException = pickle.loads(error) if isinstance(error, bytes) else error
+    return found

@@ -1,0 +1,32 @@
+"""What tests share: the harness under several orders and layouts, and one Spark session for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+import millwheel as mw
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MakeHarness = Callable[[mw.Pipeline], mw.testing.Harness]
+
+
+@pytest.fixture(params=[(0, 1), (1, 1), (2, 3)], ids=lambda p: f"seed{p[0]}-slots{p[1]}")
+def harness(request: pytest.FixtureRequest) -> MakeHarness:
+    """Makes a harness; the test runs under several seeds and layouts, which must not matter."""
+    seed, slots = request.param
+    return lambda pipeline: mw.testing.Harness(pipeline, seed=seed, slots=slots)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all tests that need one."""
+    from millwheel.spark.session import local_session
+
+    session = local_session()
+    yield session
+    session.stop()

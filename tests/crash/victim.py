@@ -1,0 +1,77 @@
+"""A pipeline of two levels that a test kills: ``python victim.py INPUT STORE OUTPUT OPTIONS``.
+
+It says ``running`` when epochs begin, and prints its report when it has come to the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import millwheel as mw
+
+
+class Windower(mw.Computation):
+    """Counts a query per second and region."""
+
+    def process_record(self, record: mw.Record) -> None:
+        bucket = record.timestamp // mw.SECOND
+        counts = self.state.setdefault(bucket, {})
+        region = record.value["region"]
+        counts[region] = counts.get(region, 0) + 1
+        self.set_timer(str(bucket), (bucket + 1) * mw.SECOND)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        for region, count in sorted(self.state.pop(int(timer.tag)).items()):
+            value = {"query": self.key, "region": region, "count": count}
+            self.produce("windows", value, timestamp=timer.timestamp - 1)
+
+
+class Regions(mw.Computation):
+    """Sums a region's windows per second; keeps how often it has done so, so that doubles show."""
+
+    def initial_state(self) -> dict[str, Any]:
+        return {"closed": 0, "open": {}}
+
+    def process_record(self, record: mw.Record) -> None:
+        bucket = record.timestamp // mw.SECOND
+        total, queries = self.state["open"].get(bucket, (0, 0))
+        self.state["open"][bucket] = (total + record.value["count"], queries + 1)
+        self.set_timer(str(bucket), (bucket + 1) * mw.SECOND)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        total, queries = self.state["open"].pop(int(timer.tag))
+        self.state["closed"] += 1
+        value = {"total": total, "queries": queries, "closed": self.state["closed"]}
+        self.produce("regions", value, timestamp=timer.timestamp - 1)
+
+
+def pipeline(source: Path, output: Path) -> mw.Pipeline:
+    """Two levels: by query, then by region."""
+    p = mw.Pipeline("victim")
+    p.inject(
+        "queries", mw.injectors.Files(source / "*.jsonl", timestamp="time", id="id", slack=2 * mw.SECOND)
+    )
+    p.add(Windower(), inputs={"queries": mw.by("query")}, outputs=["windows"])
+    p.add(Regions(), inputs={"windows": mw.by("region")}, outputs=["regions"])
+    p.sink("windows", mw.sinks.JsonLines(output / "windows"))
+    p.sink("regions", mw.sinks.JsonLines(output / "regions"))
+    return p
+
+
+def main() -> None:
+    """Runs to the end, unless it is killed."""
+    source, store, output, options = sys.argv[1:]
+    from millwheel.spark.session import local_session
+
+    local_session()
+    print("running", flush=True)
+    report = mw.run(pipeline(Path(source), Path(output)), store=store, **json.loads(options))
+    print(json.dumps(dataclasses.asdict(report)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""A folder of JSON lines: one file for each epoch and shard, whole or not there, the same when retried."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel.store.memory import MemoryStore
+from tests.computations import Echo
+from tests.store.driving import run
+
+JsonLines = mw.sinks.JsonLines
+
+
+@dataclass
+class Inner:
+    data: bytes = b""
+
+
+@dataclass
+class Outer:
+    name: str
+    inner: list[Inner] = field(default_factory=list)
+
+
+def _record(value: Any, *, key: str = "k", timestamp: int = 1) -> mw.Record:
+    return mw.Record(value=value, timestamp=timestamp, key=key)
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> mw.sinks.JsonLines:
+    sink = JsonLines(tmp_path / "out")
+    sink.open()
+    return sink
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _written(folder: Path) -> list[Any]:
+    return [
+        json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()
+    ]
+
+
+class TestFormat:
+    def test_a_line_has_the_key_the_timestamp_and_the_value(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        sink.write(1, 0, [_record({"a": [1, None]}, key="é", timestamp=-5), _record("two")])
+        assert _written(tmp_path / "out") == [
+            {"key": "é", "timestamp": -5, "value": {"a": [1, None]}},
+            {"key": "k", "timestamp": 1, "value": "two"},
+        ]
+
+    def test_every_line_has_an_end_and_no_line_within(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+        sink.write(1, 0, [_record("with\nline\r\nends\u2028")] * 3)
+        (path,) = (tmp_path / "out").iterdir()
+        assert path.read_bytes().count(b"\n") == 3
+        assert path.read_bytes().endswith(b"\n")
+
+    @pytest.mark.parametrize(
+        ("value", "written"),
+        [
+            (b"bytes", "bytes"),
+            (b"\xff\x00", "\\xff\x00"),
+            ({"a": b"in a dict"}, {"a": "in a dict"}),
+            (
+                {1: "int", 2.5: "float", None: "none", False: "bool"},
+                {"1": "int", "2.5": "float", "null": "none", "false": "bool"},
+            ),
+            (2**64 - 1, 2**64 - 1),
+            (-(2**63), -(2**63)),
+            (float("nan"), None),
+            (Outer("o", [Inner(b"x"), Inner()]), {"name": "o", "inner": [{"data": "x"}, {"data": ""}]}),
+            ([], []),
+            (None, None),
+        ],
+        ids=lambda value: repr(value)[:30],
+    )
+    def test_values_of_every_kind_are_written(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path, value: Any, written: Any
+    ) -> None:
+        sink.write(1, 0, [_record(value)])
+        assert [line["value"] for line in _written(tmp_path / "out")] == [written]
+
+    @pytest.mark.parametrize(
+        "value",
+        [{(1, 2): "tuple key"}, {b"bytes": "key"}, "\ud800", {"\ud800": 1}, ["a\udfffb"]],
+        ids=ascii,
+    )
+    def test_what_messagepack_carries_and_json_does_not_is_written_in_some_way(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path, value: Any
+    ) -> None:
+        sink.write(1, 0, [_record(value), _record("behind")])
+        assert [line["value"] for line in _written(tmp_path / "out")][1] == "behind"
+
+    def test_a_key_of_any_text_is_written(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+        sink.write(1, 0, [_record(1, key="\ud800"), _record(2, key="\x00")])
+        assert [line["value"] for line in _written(tmp_path / "out")] == [1, 2]
+
+    def test_the_records_of_a_folder_can_be_read_back(self, sink: mw.sinks.JsonLines) -> None:
+        records = [_record({"n": i}, key=f"k{i}", timestamp=i) for i in range(5)]
+        sink.write(2, 0, records[2:])
+        sink.write(1, 7, records[:2])
+        assert list(sink.records()) == records
+
+
+class TestIdempotence:
+    def test_a_retry_writes_the_same_file_again(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+        for _ in range(3):
+            sink.write(4, 2, [_record("a"), _record("b")])
+        assert [line["value"] for line in _written(tmp_path / "out")] == ["a", "b"]
+        assert len(_files(tmp_path / "out")) == 1
+
+    def test_every_epoch_and_shard_has_its_own_file(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+        for epoch in (1, 2):
+            for shard in (0, 1, 1 << 20, (1 << 20) + 1):
+                sink.write(epoch, shard, [_record([epoch, shard])])
+        assert len(_files(tmp_path / "out")) == 8
+        assert len(_written(tmp_path / "out")) == 8
+
+    def test_another_process_that_retries_replaces_the_file(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sink.write(1, 0, [_record("a")])
+        monkeypatch.setattr(os, "getpid", lambda: 99_999_999)
+        sink.write(1, 0, [_record("a")])
+        assert len(_files(tmp_path / "out")) == 1
+
+    def test_epochs_sort_by_name_as_they_do_by_number(self, sink: mw.sinks.JsonLines) -> None:
+        for epoch in (2, 10, 9, 100):
+            sink.write(epoch, 0, [_record(epoch)])
+        assert [record.value for record in sink.records()] == [2, 9, 10, 100]
+
+
+class TestAtomicity:
+    def test_a_write_that_fails_before_its_end_leaves_no_file_for_readers(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*arguments: Any) -> None:
+            raise OSError("the disk went away")
+
+        monkeypatch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="the disk went away"):
+            sink.write(1, 0, [_record("a")])
+        assert list((tmp_path / "out").glob("*.jsonl")) == []
+        assert list(sink.records()) == []
+
+    def test_a_value_that_cannot_be_written_leaves_the_former_file(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        sink.write(1, 0, [_record("a")])
+        with pytest.raises(TypeError):
+            sink.write(1, 0, [_record("b"), _record(object())])
+        assert [line["value"] for line in _written(tmp_path / "out")] == ["a"]
+
+    def test_files_that_are_not_whole_are_not_read(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+        sink.write(1, 0, [_record("a")])
+        (tmp_path / "out" / ".part-0000000002-00000000.jsonl.123").write_text('{"key": "half')
+        assert [record.value for record in sink.records()] == ["a"]
+
+
+class TestOpening:
+    def test_the_folder_is_made_with_those_above_it(self, tmp_path: Path) -> None:
+        JsonLines(tmp_path / "a" / "b" / "c").open()
+        assert (tmp_path / "a" / "b" / "c").is_dir()
+        assert _files(tmp_path / "a" / "b" / "c") == []
+
+    @pytest.mark.parametrize("below", ["file/out", "file"])
+    def test_a_folder_that_cannot_be_is_named_before_anything_runs(self, tmp_path: Path, below: str) -> None:
+        (tmp_path / "file").write_text("not a folder")
+        with pytest.raises(mw.MillWheelError, match=r"the sink's folder .*/file.* cannot be written"):
+            JsonLines(tmp_path / below).open()
+
+    def test_a_folder_where_nobody_may_write_is_named(self) -> None:
+        with pytest.raises(mw.MillWheelError, match="the sink's folder /proc/out cannot be written"):
+            JsonLines("/proc/out").open()
+
+    def test_a_pipeline_with_such_a_sink_does_not_begin(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("not a folder")
+        p = mw.Pipeline("p")
+        p.inject("in", mw.injectors.Records([_record(1)]))
+        p.sink("in", JsonLines(tmp_path / "file"))
+        store = MemoryStore()
+        with pytest.raises(mw.MillWheelError, match="the sink's folder"):
+            run(p, store)
+
+    def test_a_relative_folder_stays_where_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        sink = JsonLines("out")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        sink.open()
+        sink.write(1, 0, [_record(1)])
+        assert _files(tmp_path) == ["elsewhere", "out"]
+
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1), _values), max_size=5))
+def test_every_json_value_comes_back(sink: mw.sinks.JsonLines, entries: list[tuple[str, int, Any]]) -> None:
+    records = [mw.Record(value=value, timestamp=time, key=key) for key, time, value in entries]
+    sink.write(1, 0, records)
+    assert list(sink.records()) == records
+
+
+def test_all_producers_of_a_stream_have_shards_of_their_own(tmp_path: Path) -> None:
+    """Two injectors and two computations on one stream, at several levels, into one folder."""
+    p = mw.Pipeline("shards")
+    for name in ("a", "b"):
+        p.inject("all", mw.injectors.Records([_record([name, i], key=f"{i}") for i in range(20)]))
+    p.inject("in", mw.injectors.Records([_record(["in", i], key=f"{i}") for i in range(20)]))
+    p.add(Echo("all"), name="C", inputs={"in": mw.by_key}, outputs=["all"])
+    p.add(Echo("all"), name="D", inputs={"in": mw.by_key}, outputs=["all"])
+    p.add(Echo("more"), name="E", inputs={"all": lambda record: str(record.value)}, outputs=["more"])
+    p.sink("all", JsonLines(tmp_path / "out"))
+    p.sink("more", JsonLines(tmp_path / "out"))
+    run(p, MemoryStore(4), slots=4)
+    written = sorted(line["value"] for line in _written(tmp_path / "out"))
+    expected = [[name, i] for name in ("a", "b", "in", "in") for i in range(20)]
+    assert written == sorted(expected * 2)

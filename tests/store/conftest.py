@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from millwheel.store.base import Store
+from millwheel.store.lmdb import LmdbStore
+from millwheel.store.memory import MemoryStore
+
+# A busy machine is no reason for a property to fail.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Store]]:
+    """Makes stores of one kind; all of them are closed behind the test."""
+    made: list[Store] = []
+
+    def make(shards: int = 1) -> Store:
+        store: Store
+        if request.param == "lmdb":
+            store = LmdbStore(tmp_path / f"store-{len(made)}", shards=shards)
+        else:
+            store = MemoryStore(shards)
+        made.append(store)
+        return store
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(make_store: Callable[..., Store]) -> Store:
+    return make_store()

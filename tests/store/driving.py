@@ -1,0 +1,56 @@
+"""Drives a pipeline's epochs in this process, with the injectors it has and a store of one's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import millwheel as mw
+from millwheel.master.driver import Driver
+from millwheel.master.local import LocalExecutor
+from millwheel.model.graph import build
+from millwheel.store.base import Shard, Store
+from millwheel.worker.step import Worker
+
+
+def take(
+    pipeline: mw.Pipeline,
+    store: Store,
+    *,
+    owner: str = "a test",
+    follow: bool = False,
+    slots: int = 1,
+    clock: Callable[[], int] = lambda: 0,
+) -> tuple[Driver, LocalExecutor]:
+    """Makes a driver the owner of a store, and an executor for it."""
+    graph = build(pipeline)
+    driver = Driver(graph, store, slots=slots, clock=clock, owner=owner, follow=follow)
+    return driver, LocalExecutor(Worker(graph, driver.numbers, store))
+
+
+def run_to_the_end(driver: Driver, executor: LocalExecutor) -> mw.Report:
+    """Epochs until the injectors are exhausted and everything is drained, as `millwheel.run` does."""
+    while True:
+        plan = driver.next_plan()
+        if plan is None:
+            if not driver.exhausted:
+                raise AssertionError("the driver has nothing to do, and its injectors are not exhausted")
+            if not driver.held:
+                return driver.report()
+            plan = driver.next_plan(drain=True)
+            assert plan is not None
+        driver.run(plan, executor)
+
+
+def run(pipeline: mw.Pipeline, store: Store, **options: object) -> mw.Report:
+    """A whole run in this process."""
+    driver, executor = take(pipeline, store, **options)  # type: ignore[arg-type]
+    try:
+        return run_to_the_end(driver, executor)
+    finally:
+        driver.close()
+
+
+def contents(shard: Shard) -> dict[bytes, bytes]:
+    """Everything that a shard holds."""
+    with shard.snapshot() as snapshot:
+        return dict(snapshot.scan(b"\x00", b"\xff" * 511))
