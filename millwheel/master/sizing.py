@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_FIRST = 20_000  # records of the first epoch that finds that much: a fraction of a second anywhere
+_FIRST = 50_000  # records of the first epoch that finds that much: about half a second's work
 _LEAST = 500
 _MOST = 4_000_000
-_STEP = 2.0  # an epoch may be this much larger or smaller than the one before: one outlier does little
+_STEP = 2.5  # an epoch may be this much larger or smaller than the one before: one outlier does little
 
 
 @dataclass
@@ -15,9 +15,9 @@ class Sizer:
     """Grows the bound while full epochs end early, and shrinks it when they end late.
 
     >>> sizer = Sizer(target=1.0)
-    >>> sizer.learn(records=20_000, seconds=0.1)
+    >>> sizer.learn(records=50_000, seconds=0.1)
     >>> sizer.bound
-    40000
+    125000
     """
 
     target: float

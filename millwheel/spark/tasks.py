@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +96,8 @@ class InjectTask:
 
     def __call__(self, index: int, items: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
         _drain(items)
-        frames = inject(_worker(self.shipment), Plan.from_bytes(self.plan), index, dumps)
+        with _no_collection():
+            frames = inject(_worker(self.shipment), Plan.from_bytes(self.plan), index, dumps)
         for slot, frame in enumerate(frames):
             yield slot, frame.to_bytes()
 
@@ -111,7 +114,8 @@ class LevelTask:
     def __call__(self, index: int, items: Iterable[tuple[int, bytes]]) -> Iterator[Any]:
         received = [Frame.from_bytes(item[1]) for item in items if isinstance(item, tuple)]
         plan = Plan.from_bytes(self.plan)
-        frames = run_level(_worker(self.shipment), plan, self.level, index, received, dumps)
+        with _no_collection():
+            frames = run_level(_worker(self.shipment), plan, self.level, index, received, dumps)
         if self.last:
             yield frames[index].to_bytes()
             return
@@ -128,8 +132,21 @@ class WholeTask:
 
     def __call__(self, items: Iterable[Any]) -> Iterator[bytes]:
         _drain(items)
-        for frame in run_epoch(_worker(self.shipment), Plan.from_bytes(self.plan), dumps):
+        with _no_collection():
+            frames = run_epoch(_worker(self.shipment), Plan.from_bytes(self.plan), dumps)
+        for frame in frames:
             yield frame.to_bytes()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A task makes a million objects that all live to its end; looking among them for cycles costs a
+    tenth of its time. What the user's code leaves in cycles is collected after the task."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _drain(items: Iterable[Any]) -> None:

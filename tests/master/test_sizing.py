@@ -1,0 +1,41 @@
+"""Epochs size themselves towards a target duration."""
+
+from __future__ import annotations
+
+from millwheel.master.sizing import Sizer
+
+
+def _run(sizer: Sizer, rate: float, overhead: float, epochs: int) -> list[float]:
+    """Full epochs on a machine of a given rate; gives their durations."""
+    durations = []
+    for _ in range(epochs):
+        seconds = overhead + sizer.bound / rate
+        durations.append(seconds)
+        sizer.learn(sizer.bound, seconds)
+    return durations
+
+
+def test_full_epochs_come_near_the_target_on_a_fast_and_on_a_slow_machine() -> None:
+    for rate in (5_000.0, 50_000.0, 1_000_000.0):
+        last = _run(Sizer(target=1.0), rate, overhead=0.1, epochs=20)[-1]
+        assert 0.7 < last < 1.4
+
+
+def test_an_epoch_that_was_not_full_changes_nothing() -> None:
+    sizer = Sizer(target=1.0)
+    before = sizer.bound
+    sizer.learn(records=10, seconds=0.05)
+    assert sizer.bound == before
+
+
+def test_a_slow_epoch_of_few_records_makes_the_next_one_smaller() -> None:
+    sizer = Sizer(target=1.0)
+    sizer.learn(records=1_000, seconds=30.0)
+    assert sizer.bound <= 1_000
+
+
+def test_it_recovers_when_the_machine_does() -> None:
+    sizer = Sizer(target=1.0)
+    _run(sizer, 2_000.0, overhead=0.1, epochs=10)
+    last = _run(sizer, 200_000.0, overhead=0.1, epochs=20)[-1]
+    assert 0.7 < last < 1.4
