@@ -15,6 +15,7 @@ _BY_COMPUTATION = (
     "produced_late",
     "late",
     "dropped",
+    "diverted",
     "duplicates",
     "failed",
     "timers",
@@ -38,6 +39,8 @@ class Report:
     late: dict[str, int] = field(default_factory=dict)
     """Late records, delivered or dropped."""
     dropped: dict[str, int] = field(default_factory=dict)
+    diverted: dict[str, int] = field(default_factory=dict)
+    """Late records that went to ``NAME.late``."""
     duplicates: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
     """Records and timers that were diverted."""
@@ -60,6 +63,7 @@ class Report:
                 for label, counts in (
                     ("late", self.late),
                     ("dropped", self.dropped),
+                    ("diverted", self.diverted),
                     ("duplicates", self.duplicates),
                     ("failed", self.failed),
                 )

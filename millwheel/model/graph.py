@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from millwheel.errors import PipelineError
 from millwheel.model import codec as codecs
 from millwheel.model.keys import ByKey, KeyExtractor
-from millwheel.model.pipeline import ERRORS_SUFFIX, Node, Pipeline, Source
+from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Node, Pipeline, Source
 from millwheel.model.sink import Sink
 
 
@@ -129,6 +129,8 @@ def _written(pipeline: Pipeline, producers: Iterable[str], stream: str, who: str
     close = difflib.get_close_matches(stream, list(producers), n=1)
     if owner != stream and owner in pipeline.nodes:
         message += f': add {owner!r} with errors="divert" to have it'
+    elif stream.removesuffix(LATE_SUFFIX) in pipeline.nodes:
+        message += f': add {stream.removesuffix(LATE_SUFFIX)!r} with late="divert" to have it'
     elif owner != stream and owner in producers:
         message += f': give the injector of {owner!r} errors="divert" to have it'
     elif close:

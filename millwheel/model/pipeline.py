@@ -12,9 +12,10 @@ from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
 from millwheel.model.sink import Sink
 
-Late = Literal["deliver", "drop"]
+Late = Literal["deliver", "drop", "divert"]
 
 ERRORS_SUFFIX = ".errors"
+LATE_SUFFIX = ".late"
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,10 @@ class Node:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Every stream it may write, with the one that it diverts to."""
-        return (*self.outputs, self.name + ERRORS_SUFFIX) if self.errors == "divert" else self.outputs
+        """Every stream it may write, with those that it diverts to."""
+        errors = (self.name + ERRORS_SUFFIX,) if self.errors == "divert" else ()
+        late = (self.name + LATE_SUFFIX,) if self.late == "divert" else ()
+        return (*self.outputs, *errors, *late)
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,8 @@ class Pipeline:
                     f"{where}, stream {stream!r}: a key extractor is a function of a record, "
                     f"it is {extractor!r}; for a field write millwheel.by({extractor!r})"
                 )
-        if late not in ("deliver", "drop"):
-            raise PipelineError(f'{where}: late is "deliver" or "drop", not {late!r}')
+        if late not in ("deliver", "drop", "divert"):
+            raise PipelineError(f'{where}: late is "deliver", "drop" or "divert", not {late!r}')
         if errors not in ("stop", "divert"):
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
         if watermark != 1.0:

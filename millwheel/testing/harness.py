@@ -21,7 +21,7 @@ from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph, build
 from millwheel.model.injector import Injector, Offset
 from millwheel.model.keys import tablet
-from millwheel.model.pipeline import ERRORS_SUFFIX, Pipeline
+from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Pipeline
 from millwheel.model.record import Record, RecordId
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
@@ -134,7 +134,7 @@ class Harness:
         """The records that a stream has carried, in the order of the epochs."""
         tap = self._taps.get(stream)
         if tap is None:
-            owner = stream.removesuffix(ERRORS_SUFFIX)
+            owner = stream.removesuffix(ERRORS_SUFFIX).removesuffix(LATE_SUFFIX)
             if owner != stream and (owner in self._graph.nodes or owner in self._sent):
                 return []
             raise PipelineError(f"there is no stream {stream!r}: there are {', '.join(sorted(self._taps))}")

@@ -13,7 +13,7 @@ from typing import Any
 from millwheel.errors import MillWheelError, UserCodeError, shorten
 from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import key_text
-from millwheel.model.pipeline import ERRORS_SUFFIX
+from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX
 from millwheel.model.record import Record
 from millwheel.model.time import WALL, WATERMARK, Clock
 from millwheel.model.timer import Timer
@@ -64,7 +64,7 @@ class KeyedRun:
         computation = context.computation
         self._record_hook: Any = self._guarded_record if divert else computation.process_record
         self._timer_hook: Any = self._guarded_timer if divert else computation.process_timer
-        self._drop = context.node.late == "drop"
+        self._keep_late = context.node.late == "deliver"
         self._hand: Record | Timer | None = None
 
     def run(
@@ -176,7 +176,7 @@ class KeyedRun:
         stream, timestamps, values, ids, digests = part
         hook = self._record_hook
         before = self._before
-        drop = self._drop
+        keep_late = self._keep_late
         new = tuple.__new__
         if ids is None:
             report.records += len(timestamps)
@@ -184,9 +184,9 @@ class KeyedRun:
                 late = timestamp < before
                 if late:
                     report.late += 1
-                    if drop:
-                        report.dropped += 1
+                    if not keep_late:
                         report.records -= 1
+                        self._put_aside(key, timestamp, value)
                         continue
                 context.timestamp = timestamp
                 self._hand = record = new(Record, (value, timestamp, key, stream, None, late))
@@ -202,13 +202,23 @@ class KeyedRun:
             late = timestamp < before
             if late:
                 report.late += 1
-                if drop:
-                    report.dropped += 1
+                if not keep_late:
+                    self._put_aside(key, timestamp, values[index])
                     continue
             report.records += 1
             context.timestamp = timestamp
             self._hand = record = new(Record, (values[index], timestamp, key, stream, id, late))
             hook(record)
+
+    def _put_aside(self, key: str, timestamp: int, value: Any) -> None:
+        """A late record that is not delivered."""
+        node = self._context.node
+        if node.late == "drop":
+            self.report.dropped += 1
+            return
+        self.report.diverted += 1
+        late = Columns([key], [timestamp], [pack(value)], None, True)
+        self.diverted.append((node.name + LATE_SUFFIX, late))
 
     def _fire(self, timers: Timers) -> None:
         """The due timers, ordered by (time, tag), those that are set meanwhile in their place."""

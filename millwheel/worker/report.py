@@ -17,6 +17,8 @@ class NodeReport:
     produced_late: int = 0
     late: int = 0
     dropped: int = 0
+    diverted: int = 0
+    """Late records that went to ``NAME.late``."""
     duplicates: int = 0
     failed: int = 0
     timers: int = 0
