@@ -33,6 +33,7 @@ _OPTIONS = {
     "target": "seconds that a full epoch is to take (default: 1)",
     "due_limit": "keys with due timers that an interval takes up in one epoch (default: 100,000)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
+    "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "progress": "whether to show a line of progress (default: if stderr is a terminal)",
 }
 
@@ -97,7 +98,11 @@ def _launch(
             clock=lambda: time.time_ns() // 1000,
             owner=f"process {os.getpid()} on {socket.gethostname()}",
             follow=follow,
-            **{name: options[name] for name in ("target", "due_limit", "compact_below") if name in options},
+            **{
+                name: options[name]
+                for name in ("target", "due_limit", "compact_below", "max_skew")
+                if name in options
+            },
         )
 
         from millwheel.spark.executor import SparkExecutor

@@ -19,18 +19,18 @@ from typing import NoReturn, Protocol
 from millwheel.errors import EngineError, FencedError
 from millwheel.master.intervals import even_intervals
 from millwheel.master.journal import Journal, Partition
-from millwheel.master.planning import Poll, caught_up, choose_ranges, due_everywhere
+from millwheel.master.planning import due_everywhere
 from millwheel.master.sizing import Sizer
+from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals
-from millwheel.model.graph import Graph, injector_name
+from millwheel.model.graph import Graph
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Store
 from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
-from millwheel.watermark.source import SourceMark, behind
 from millwheel.worker.envelope import Frame, unpack_batch
-from millwheel.worker.plan import Interval, Plan
+from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.step import fence, touched
 from millwheel.worker.tablets import HOLDS, WALL_TIMERS
@@ -61,6 +61,7 @@ class Driver:
         target: float = 1.0,
         follow: bool = False,
         due_limit: int = _DUE_LIMIT,
+        max_skew: int | None = None,
         compact_below: int = 4_000,
     ) -> None:
         self.graph = graph
@@ -70,6 +71,7 @@ class Driver:
         self.authority = WatermarkAuthority(graph)
         self._clock = clock
         self._due_limit = due_limit
+        self._max_skew = max_skew
         self._compact_below = compact_below
         self._fired = 0
         store.lock(owner)
@@ -85,24 +87,15 @@ class Driver:
         self.epoch = found.epoch
         self._now = found.now
         self.authority.restore(found.watermarks)
-        self._sources = {
-            injector_name(source.name): found.sources.get(injector_name(source.name), MIN_TIME)
-            for source in graph.sources
-        }
-        self._partitions = {source.name: found.partitions.get(source.name, {}) for source in graph.sources}
+        self.sources = Sources(graph.sources, found.partitions, found.sources)
         self.totals = Totals(found.totals)
         self.baseline = self.totals.copy()
         self.intervals = self._layout()
         self._laid_out = not found.epoch or found.layout == self._layout_value()
-        for source in graph.sources:
-            offsets = {name: state.offset for name, state in self._partitions[source.name].items()}
-            if offsets:
-                source.injector.commit(offsets)  # again: the last driver may have died before it did
+        self.sources.tell_again()
         fence(store, self.intervals, self.sequencer)
         self._recovering = found.plan
-        self._exhausted = False
         self._drained = False
-        self._polled: dict[str, Poll] = {}
 
     def _layout(self) -> tuple[tuple[Interval, ...], ...]:
         level = even_intervals(self.slots, len(self.store.shards), self.sequencer)
@@ -116,31 +109,24 @@ class Driver:
         self._now = max(self._now, self._clock())
         return self._now
 
-    def next_plan(self, *, drain: bool = False, force: bool = False) -> Plan | None:
+    def next_plan(self, *, drain: bool = False, force: bool = False, over_skew: bool = False) -> Plan | None:
         """The next epoch, or None where there is nothing to do, unless it is forced.
 
-        An epoch that drains does not heed holds any more (semantics 9).
+        An epoch that drains does not heed holds any more (semantics 9); one over the skew reads on where
+        the limit has brought everything to a stand.
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
             self._recovering = None
             return plan
-        self._poll()
         now = self.now()
+        self.sources.poll(now)
         wait = self.authority.more_due  # due timers come before new records
-        ranges = (
-            []
-            if wait
-            else choose_ranges(
-                self.graph.sources,
-                self._polled,
-                self._partitions,
-                self.sizer.bound,
-                self.slots,
-                self._compact_below,
-            )
-        )
-        marks = self._source_marks({(r.source, r.partition) for r in ranges})
+        ranges: list[Range] = []
+        if not wait:
+            ceiling = MAX_TIME if over_skew else self._ceiling()
+            ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
+        marks = self.sources.marks(ranges, now)
         due = False
         if not ranges:
             reached = {name: mark.watermark() for name, mark in marks.items()}
@@ -151,12 +137,7 @@ class Driver:
                 self._note_watermarks(reached)
                 return None
         tasks = max((r.task for r in ranges), default=-1) + 1
-        estimate = sum(
-            source.injector.size(r.partition, r.start, r.end)
-            for source in self.graph.sources
-            for r in ranges
-            if r.source == source.name
-        )
+        estimate = self.sources.size(ranges)
         jump = due_everywhere(marks, self.authority) if due else 0
         return Plan(
             epoch=self.epoch + 1,
@@ -174,51 +155,17 @@ class Driver:
             due_limit=self._due_limit,
         )
 
-    def _poll(self) -> None:
-        exhausted = True
-        for source in self.graph.sources:
-            ends = source.injector.poll()
-            poll = self._polled[source.name] = Poll(dict(ends), source.injector.bounded)
-            partitions = self._partitions[source.name]
-            for name, end in poll.ends.items():
-                state = partitions.setdefault(name, Partition())
-                if caught_up(state.offset, end):
-                    state.watermark = source.injector.low_watermark(name, end)
-                    exhausted = exhausted and state.watermark == MAX_TIME
-                else:
-                    exhausted = False
-            exhausted = exhausted and poll.bounded
-        self._exhausted = exhausted
-
-    def _source_marks(self, reading: set[tuple[str, str]]) -> dict[str, SourceMark]:
-        """What each injector vouches for outside of what this epoch reads."""
-        marks = {}
-        for source in self.graph.sources:
-            poll, partitions = self._polled[source.name], self._partitions[source.name]
-            held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
-            for name, end in poll.ends.items():
-                state = partitions[name]
-                newest = max(newest, state.newest)
-                if (source.name, name) in reading:
-                    continue
-                mark = state.watermark
-                if not caught_up(state.offset, end):
-                    final = False
-                    mark = source.injector.low_watermark(name, state.offset)
-                if source.injector.slack is not None:
-                    mark = max(mark, behind(state.newest, source.injector.slack))
-                final = final and mark == MAX_TIME
-                held = min(held, mark)
-            previous = self._sources[injector_name(source.name)]
-            marks[injector_name(source.name)] = SourceMark(
-                previous, held, newest, source.injector.slack, final
-            )
-        return marks
+    def _ceiling(self) -> int:
+        """The newest timestamp that may be read: so far ahead of the slowest computation (8.4)."""
+        slowest = min(self.authority.lows.values(), default=MAX_TIME)
+        if self._max_skew is None or slowest in (MIN_TIME, MAX_TIME):
+            return MAX_TIME
+        return min(slowest + self._max_skew, MAX_TIME)
 
     def _note_watermarks(self, reached: dict[str, int]) -> None:
         """Journals watermarks that moved while there was nothing to run."""
-        if reached != self._sources:
-            self._sources = reached
+        if reached != self.sources.watermarks:
+            self.sources.watermarks = reached
             self._journal_commit([])
 
     def run(self, plan: Plan, executor: Executor) -> list[IntervalReport]:
@@ -277,13 +224,9 @@ class Driver:
             ) from error
 
     def _commit(self, plan: Plan, reports: list[IntervalReport]) -> None:
-        marks = dict(plan.sources)
-        newest: dict[tuple[str, str], int] = {}
         fired = 0
         for report in reports:
             self.totals.add(report)
-            for source, partition, top, _ in report.newest:
-                newest[source, partition] = max(newest.get((source, partition), top), top)
             for name, node in report.nodes.items():
                 fired += node.timers
                 mark = IntervalMark(
@@ -300,43 +243,25 @@ class Driver:
         self._fired = fired
         self.totals.value["epochs"] += 1
 
-        changed: dict[str, dict[str, Partition]] = {}
-        slack = {source.name: source.injector.slack for source in self.graph.sources}
-        for item in plan.ranges:
-            state = self._partitions[item.source].setdefault(item.partition, Partition())
-            state.newest = max(state.newest, newest.get((item.source, item.partition), MIN_TIME))
-            state.offset = item.end
-            if item.last:
-                held = state.watermark = item.watermark
-                lag = slack[item.source]
-                if lag is not None:
-                    held = max(held, behind(state.newest, lag))
-                name = injector_name(item.source)
-                marks[name] = marks[name].join(held, state.newest)
-            changed.setdefault(item.source, {})[item.partition] = state
-        self._sources = {name: mark.watermark() for name, mark in marks.items()}
+        changed = self.sources.commit(plan, reports)
         layout = {
             name: {i.first for i in plan.intervals[self.graph.level_of[name] - 1]}
             for name in self.graph.nodes
         }
         self.authority.publish(layout)
-        self.authority.pass_on(self._sources)
+        self.authority.pass_on(self.sources.watermarks)
         self.epoch = plan.epoch
         self._drained = self._drained or plan.drain
         self._laid_out = plan.intervals == self.intervals
-        self._journal_commit(
-            [(source, name, state) for source, part in changed.items() for name, state in part.items()]
-        )
-        for source in self.graph.sources:
-            if source.name in changed:
-                source.injector.commit({name: state.offset for name, state in changed[source.name].items()})
+        self._journal_commit(changed)
+        self.sources.tell(changed)
 
     def _journal_commit(self, partitions: list[tuple[str, str, Partition]]) -> None:
         self.journal.commit(
             self.epoch,
             self._now,
             self.authority.to_value(),
-            self._sources,
+            self.sources.watermarks,
             self.totals.value,
             self._layout_value() if self._laid_out else [],
             partitions,
@@ -346,12 +271,12 @@ class Driver:
     def settled(self) -> bool:
         """Whether nothing is due without new input: no timer was left, and none becomes due by what
         the intervals of the last epoch did not know of each other yet."""
-        return not self.authority.more_due and not self.authority.makes_due(self._sources)
+        return not self.authority.more_due and not self.authority.makes_due(self.sources.watermarks)
 
     @property
     def exhausted(self) -> bool:
-        """Whether the injectors have nothing more to give, ever; known after a poll."""
-        return self._exhausted
+        """Whether the injectors have nothing more to give, ever; known after a plan was asked for."""
+        return self.sources.exhausted
 
     @property
     def held(self) -> bool:
@@ -364,6 +289,7 @@ class Driver:
         report.low_watermarks = dict(self.authority.lows)
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
+        report.idle_partitions = dict(self.sources.idle)
         if self._drained:
             report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
         return report

@@ -105,6 +105,8 @@ class Job:
                 if not driver.held:
                     break
                 plan = driver.next_plan(drain=True)
+            if plan is None and self._until_exhausted and driver.sources.held_back:
+                plan = driver.next_plan(over_skew=True)
             if plan is not None:
                 driver.run(plan, self._executor)
                 wait = _SHORTEST_WAIT

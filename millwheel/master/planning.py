@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from millwheel.master.journal import Partition
 from millwheel.model.injector import Injector, Offset
 from millwheel.model.pipeline import Source
-from millwheel.model.time import MIN_TIME, SECOND
+from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.watermark.source import SourceMark
 from millwheel.worker.plan import Range
@@ -26,6 +27,39 @@ class Poll(NamedTuple):
     bounded: bool
 
 
+@dataclass
+class SkewLimit:
+    """Keeps injectors from reading far ahead of the slowest computation (8.4).
+
+    ``ceiling`` is the newest timestamp that may be read. The partition of an injector that is furthest
+    behind is always read: nothing else can move the watermark on.
+    """
+
+    ceiling: int = MAX_TIME
+    spans: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By partition: how much time a record covers, by the last range that was read."""
+    held_back: bool = False
+    """Whether something was not read for it."""
+
+    def share(
+        self, source: str, name: str, partitions: Mapping[str, Partition], ready: list[str], share: int
+    ) -> int:
+        """How many records may be read of a partition."""
+        if self.ceiling == MAX_TIME:
+            return share
+        newest = partitions[name].newest
+        if newest == MIN_TIME:
+            return min(share, _SMALLEST_SHARE)
+        if newest < self.ceiling:
+            span = self.spans.get((source, name), 0.0)
+            allowed = int((self.ceiling - newest) / span) if span > 0 else share
+            return min(share, max(allowed, _SMALLEST_SHARE))
+        if newest == min(partitions[other].newest for other in ready):
+            return min(share, _SMALLEST_SHARE)
+        self.held_back = True
+        return 0
+
+
 def choose_ranges(
     sources: Sequence[Source],
     polled: Mapping[str, Poll],
@@ -33,6 +67,7 @@ def choose_ranges(
     bound: int,
     tasks: int,
     unsplit: int,
+    skew: SkewLimit,
 ) -> list[Range]:
     """Takes a share of the partitions that have something, about ``bound`` records in all.
 
@@ -50,6 +85,9 @@ def choose_ranges(
         for name, share in _shares(source, ready[source.name], partitions[source.name], left):
             if left <= 0:
                 break
+            share = skew.share(source.name, name, partitions[source.name], ready[source.name], share)
+            if not share:
+                continue
             start = partitions[source.name][name].offset
             stop = source.injector.bound(name, start, polled[source.name].ends[name], min(share, left))
             size = max(source.injector.size(name, start, stop), 1)

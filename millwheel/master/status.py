@@ -51,6 +51,8 @@ class Report:
     """Input that was no record, diverted by its injector."""
     user: dict[str, int] = field(default_factory=dict)
     pending_wall_timers: int = 0
+    idle_partitions: dict[str, list[str]] = field(default_factory=dict)
+    """By injector: partitions that have been silent for too long to hold the watermark."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
 
@@ -74,6 +76,8 @@ class Report:
             lines.append(f"  bad input diverted: {self.input_errors:,}")
         if self.pending_wall_timers:
             lines.append(f"  wall timers still pending: {self.pending_wall_timers:,}")
+        for source, partitions in self.idle_partitions.items():
+            lines.append(f"  idle partitions of {source}: {', '.join(partitions)}")
         if self.unreleased_holds:
             lines.append(f"  holds that ended with the run: {self.unreleased_holds:,}")
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from millwheel.model.record import Record, RecordId
@@ -46,6 +46,10 @@ class Injector:
     """What a record that cannot be read or keyed does: stop the pipeline, or go to ``STREAM.errors``."""
     slack: int | None = None
     """With a number, the watermark also follows the newest timestamp read, this far behind."""
+    idle_after: int | None = None
+    """With a number: a partition with nothing new for so long (of wall time) holds the watermark no more."""
+    expected: Collection[str] = ()
+    """Partitions that there must be: one that `poll` does not name holds the watermark (5.2)."""
     in_turn: bool = False
     """True where partitions are to be read one after another, as poll() names them, not side by side."""
     bounded: bool = True

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.injectors import lines
 from millwheel.master.journal import Partition
-from millwheel.master.planning import Poll, choose_ranges
+from millwheel.master.planning import Poll, SkewLimit, choose_ranges
 from millwheel.model.pipeline import Source
 from tests.input.reading import opened, values, write
 
@@ -90,7 +90,9 @@ def test_the_ranges_of_all_epochs_and_tasks_read_each_line_once_and_in_order(
         partitions = {"in": {name: Partition() for name in poll.ends}}
         found: dict[str, list[Any]] = {name: [] for name in expected}
         with mock.patch("millwheel.master.planning._SMALLEST_SHARE", 3):
-            while ranges := choose_ranges([source], {"in": poll}, partitions, bound, tasks, unsplit):
+            while ranges := choose_ranges(
+                [source], {"in": poll}, partitions, bound, tasks, unsplit, SkewLimit()
+            ):
                 assert sorted({item.task for item in ranges}) == list(range(max(r.task for r in ranges) + 1))
                 for item in sorted(ranges, key=lambda item: item.task):
                     state = partitions["in"][item.partition]

@@ -144,7 +144,10 @@ def test_a_record_that_a_codec_cannot_encode_names_the_computation() -> None:
         (lambda p: p.add(Counter(), inputs=["in"]), "maps each stream to its key extractor"),
         (lambda p: p.add(Counter(), inputs={"in": mw.by_key}, outputs="counts"), "list of streams"),
         (lambda p: p.add(Counter(), inputs={"in": mw.by_key}, outputs=[""]), "a stream has a name"),
-        (lambda p: p.add(Counter(), inputs={"in": mw.by_key}, late="ignore"), '"deliver", "drop" or "divert"'),
+        (
+            lambda p: p.add(Counter(), inputs={"in": mw.by_key}, late="ignore"),
+            '"deliver", "drop" or "divert"',
+        ),
         (lambda p: p.add(Counter(), inputs={"in": mw.by_key}, errors="ignore"), '"stop" or "divert"'),
         (lambda p: p.add(Counter(), inputs={"in": mw.by_key}, name=""), "a computation has a name"),
         (lambda p: p.remove("nobody"), "no computation 'nobody'"),

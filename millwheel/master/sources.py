@@ -1,0 +1,158 @@
+"""The injectors of a pipeline as the driver sees them: partitions, offsets, and low watermarks (5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from millwheel.master.journal import Partition
+from millwheel.master.planning import Poll, SkewLimit, caught_up, choose_ranges
+from millwheel.model.graph import injector_name
+from millwheel.model.pipeline import Source
+from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.watermark.source import SourceMark, behind
+from millwheel.worker.plan import Plan, Range
+from millwheel.worker.report import IntervalReport
+
+
+class Sources:
+    """Invariant: what an injector vouched for and what was read of it are those of the last commit."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        partitions: dict[str, dict[str, Partition]],
+        watermarks: dict[str, int],
+    ) -> None:
+        self._sources = sources
+        self._partitions = {source.name: partitions.get(source.name, {}) for source in sources}
+        self._polled: dict[str, Poll] = {}
+        self._active: dict[tuple[str, str], int] = {}
+        self._spans: dict[tuple[str, str], float] = {}
+        self._exhausted = False
+        self.watermarks = {
+            injector_name(source.name): watermarks.get(injector_name(source.name), MIN_TIME)
+            for source in sources
+        }
+        """By injector (``@NAME``): its low watermark, as of the last commit."""
+        self.idle: dict[str, list[str]] = {}
+        """By injector: the partitions that have been silent for too long to hold the watermark."""
+        self.held_back = False
+        """Whether the limit of skew kept something from being read."""
+
+    def tell_again(self) -> None:
+        """Tells the injectors what was committed: the last driver may have died before it did."""
+        for source in self._sources:
+            offsets = {name: state.offset for name, state in self._partitions[source.name].items()}
+            if offsets:
+                source.injector.commit(offsets)
+
+    def poll(self, now: int) -> None:
+        """Asks the injectors what they have."""
+        self._exhausted = True
+        for source in self._sources:
+            poll = self._polled[source.name] = Poll(dict(source.injector.poll()), source.injector.bounded)
+            partitions = self._partitions[source.name]
+            done = poll.bounded and all(name in poll.ends for name in source.injector.expected)
+            for name, end in poll.ends.items():
+                state = partitions.setdefault(name, Partition())
+                if caught_up(state.offset, end):
+                    self._active.setdefault((source.name, name), now)
+                    state.watermark = source.injector.low_watermark(name, end)
+                    done = done and state.watermark == MAX_TIME
+                else:
+                    self._active[source.name, name] = now
+                    done = False
+            self._exhausted = self._exhausted and done
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the injectors have nothing more to give, ever; known after a poll."""
+        return self._exhausted
+
+    def choose(self, bound: int, tasks: int, unsplit: int, ceiling: int) -> list[Range]:
+        """What the next epoch reads; nothing newer than ``ceiling``, as far as that can be known."""
+        skew = SkewLimit(ceiling, self._spans)
+        ranges = choose_ranges(self._sources, self._polled, self._partitions, bound, tasks, unsplit, skew)
+        self.held_back = skew.held_back
+        return ranges
+
+    def size(self, ranges: Iterable[Range]) -> int:
+        """About how many records ranges hold."""
+        injectors = {source.name: source.injector for source in self._sources}
+        return sum(injectors[r.source].size(r.partition, r.start, r.end) for r in ranges)
+
+    def marks(self, ranges: Iterable[Range], now: int) -> dict[str, SourceMark]:
+        """What each injector vouches for outside of what this epoch reads."""
+        reading = {(r.source, r.partition) for r in ranges}
+        self.idle = {}
+        return {injector_name(source.name): self._mark(source, reading, now) for source in self._sources}
+
+    def _mark(self, source: Source, reading: set[tuple[str, str]], now: int) -> SourceMark:
+        injector, poll, partitions = source.injector, self._polled[source.name], self._partitions[source.name]
+        held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
+        for name in injector.expected:
+            if name not in poll.ends:  # it has not come up: it holds with what is last known of it
+                held, final = min(held, partitions.get(name, Partition()).watermark), False
+        for name, end in poll.ends.items():
+            state = partitions[name]
+            newest = max(newest, state.newest)
+            if (source.name, name) in reading:
+                continue
+            mark = state.watermark
+            if not caught_up(state.offset, end):
+                final = False
+                mark = injector.low_watermark(name, state.offset)
+            elif mark < MAX_TIME and self._is_idle(source, name, now):
+                final = False
+                self.idle.setdefault(source.name, []).append(name)
+                continue
+            if injector.slack is not None:
+                mark = max(mark, behind(state.newest, injector.slack))
+            final = final and mark == MAX_TIME
+            held = min(held, mark)
+        previous = self.watermarks[injector_name(source.name)]
+        return SourceMark(previous, held, newest, injector.slack, final)
+
+    def _is_idle(self, source: Source, name: str, now: int) -> bool:
+        after = source.injector.idle_after
+        return after is not None and now - self._active[source.name, name] >= after
+
+    def commit(self, plan: Plan, reports: Iterable[IntervalReport]) -> list[tuple[str, str, Partition]]:
+        """Takes over what an epoch has read; returns the partitions that changed, for the journal."""
+        newest: dict[tuple[str, str], int] = {}
+        records: dict[tuple[str, str], int] = {}
+        for report in reports:
+            for source, partition, top, count in report.newest:
+                place = (source, partition)
+                newest[place] = max(newest.get(place, top), top)
+                records[place] = records.get(place, 0) + count
+        slack = {source.name: source.injector.slack for source in self._sources}
+        marks = dict(plan.sources)
+        changed: dict[tuple[str, str], Partition] = {}
+        for item in plan.ranges:
+            place = (item.source, item.partition)
+            state = self._partitions[item.source].setdefault(item.partition, Partition())
+            top = max(state.newest, newest.get(place, MIN_TIME))
+            if state.newest > MIN_TIME and records.get(place) and item.last:
+                self._spans[place] = (top - item.newest) / records[place]
+            state.newest = top
+            state.offset = item.end
+            if item.last:
+                held = state.watermark = item.watermark
+                lag = slack[item.source]
+                if lag is not None:
+                    held = max(held, behind(state.newest, lag))
+                name = injector_name(item.source)
+                marks[name] = marks[name].join(held, state.newest)
+            changed[place] = state
+        self.watermarks = {name: mark.watermark() for name, mark in marks.items()}
+        return [(source, name, state) for (source, name), state in changed.items()]
+
+    def tell(self, changed: Iterable[tuple[str, str, Partition]]) -> None:
+        """Tells the injectors what has been committed."""
+        offsets: dict[str, dict[str, object]] = {}
+        for source, name, state in changed:
+            offsets.setdefault(source, {})[name] = state.offset
+        for item in self._sources:
+            if item.name in offsets:
+                item.injector.commit(offsets[item.name])
