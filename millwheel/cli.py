@@ -15,8 +15,10 @@ from typing import Any
 
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
+from millwheel.master.explain import explain
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
+from millwheel.store.open import open_existing
 from millwheel.version import VERSION
 
 
@@ -72,7 +74,29 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
+
+    why = commands.add_parser(
+        "explain",
+        help="say why a low watermark stands where it stands",
+        description="Follows a computation's low watermark back to what holds it: a key with its timer or "
+        "hold, or a partition of an injector. The pipeline may be running or stopped.",
+        epilog="example: millwheel explain DipDetector --store state/",
+    )
+    why.add_argument("computation", metavar="NAME", help="a computation")
+    why.add_argument("--store", required=True, help="the pipeline's store")
+    why.add_argument("--json", action="store_true", help="print the chain as JSON")
+    why.set_defaults(call=_explain)
     return parser
+
+
+def _explain(options: argparse.Namespace) -> int:
+    store = open_existing(options.store)
+    try:
+        found = explain(store, options.computation)
+    finally:
+        store.close()
+    print(json.dumps(dataclasses.asdict(found)) if options.json else found)
+    return 0
 
 
 def _count(text: str) -> int:

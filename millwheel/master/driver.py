@@ -264,6 +264,7 @@ class Driver:
             self.sources.watermarks,
             self.totals.value,
             self._layout_value() if self._laid_out else [],
+            self.sources.holders,
             partitions,
         )
 

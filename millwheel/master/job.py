@@ -9,6 +9,7 @@ from types import TracebackType
 
 from millwheel.errors import MillWheelError
 from millwheel.master.driver import Driver, Executor
+from millwheel.master.explain import Explanation, explain
 from millwheel.master.progress import Progress
 from millwheel.master.status import Report
 
@@ -54,6 +55,10 @@ class Job:
         self._raise()
         with self._lock:
             return self._report
+
+    def explain_watermark(self, computation: str) -> Explanation:
+        """Why a computation's low watermark stands where it stands."""
+        return explain(self._driver.store, computation)
 
     def wait(self, timeout: float | None = None) -> Report | None:
         """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""

@@ -3,6 +3,7 @@
     format      the layout of the store, a number
     pipeline    the name of the pipeline that the store belongs to
     numbers     the number of each computation
+    shape       who reads and writes which stream, for those who look at the store
     topology    the levels and edges of the graph that the plan was made for
     driver      the generation of drivers, and who the present one is
     plan        the epoch that was started last
@@ -23,7 +24,7 @@ from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
 from millwheel.model.time import MIN_TIME
-from millwheel.store.base import Get, Store
+from millwheel.store.base import Get, Snapshot, Store
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
 
@@ -49,6 +50,8 @@ class Recovered:
     sources: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Any] | None = None
     layout: list[list[int]] = field(default_factory=list)
+    holders: dict[str, list[Any]] = field(default_factory=dict)
+    """By injector: the partition that holds its watermark, where, and why."""
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
     """An epoch that was started and not committed: it is run again, as it was planned."""
@@ -88,6 +91,7 @@ class Journal:
             (b"format", pack(FORMAT)),
             (b"pipeline", pack(graph.name)),
             (b"driver", pack([generation, owner])),
+            (b"shape", _shape(graph)),
         ]
         self._shard.write(puts, (), guard)
         return generation
@@ -149,10 +153,11 @@ class Journal:
         sources: dict[str, int],
         totals: dict[str, Any],
         layout: list[list[int]],
+        holders: dict[str, list[Any]],
         partitions: Iterable[tuple[str, str, Partition]],
     ) -> None:
         """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
-        puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout]))]
+        puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout, holders]))]
         for source, partition, state in partitions:
             value = pack([state.offset, state.watermark, state.newest])
             puts.append((b"o" + pack([source, partition]), value))
@@ -169,6 +174,29 @@ class Journal:
                 )
 
         self._shard.write(puts, deletes, guard)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Who reads and writes which stream; injectors are ``@NAME``."""
+
+    inputs: dict[str, list[str]]
+    producers: dict[str, list[str]]
+
+    def senders(self, name: str) -> list[str]:
+        """Whose watermarks bound a computation's input."""
+        return [sender for stream in self.inputs[name] for sender in self.producers[stream]]
+
+
+def _shape(graph: Graph) -> bytes:
+    inputs = {name: list(node.inputs) for name, node in graph.nodes.items()}
+    return pack([inputs, {stream: list(found) for stream, found in graph.producers.items()}])
+
+
+def read_shape(snapshot: Snapshot) -> Shape | None:
+    """The shape of the pipeline that a store belongs to."""
+    data = snapshot.get(b"shape")
+    return Shape(*unpack(data)) if data is not None else None
 
 
 def _signature(graph: Graph) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from millwheel.master.journal import Partition
 from millwheel.master.planning import Poll, SkewLimit, caught_up, choose_ranges
@@ -36,6 +37,8 @@ class Sources:
         """By injector (``@NAME``): its low watermark, as of the last commit."""
         self.idle: dict[str, list[str]] = {}
         """By injector: the partitions that have been silent for too long to hold the watermark."""
+        self.holders: dict[str, list[Any]] = {}
+        """By injector (``@NAME``): the partition that holds its watermark, where, and why."""
         self.held_back = False
         """Whether the limit of skew kept something from being read."""
 
@@ -85,6 +88,7 @@ class Sources:
         """What each injector vouches for outside of what this epoch reads."""
         reading = {(r.source, r.partition) for r in ranges}
         self.idle = {}
+        self.holders = {}
         return {injector_name(source.name): self._mark(source, reading, now) for source in self._sources}
 
     def _mark(self, source: Source, reading: set[tuple[str, str]], now: int) -> SourceMark:
@@ -92,16 +96,17 @@ class Sources:
         held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
         for name in injector.expected:
             if name not in poll.ends:  # it has not come up: it holds with what is last known of it
-                held, final = min(held, partitions.get(name, Partition()).watermark), False
+                mark, final = partitions.get(name, Partition()).watermark, False
+                held = self._hold(source, held, name, mark, "is expected, and not there")
         for name, end in poll.ends.items():
             state = partitions[name]
             newest = max(newest, state.newest)
             if (source.name, name) in reading:
                 continue
-            mark = state.watermark
+            mark, why = state.watermark, "has nothing new"
             if not caught_up(state.offset, end):
                 final = False
-                mark = injector.low_watermark(name, state.offset)
+                mark, why = injector.low_watermark(name, state.offset), "has input that is not read yet"
             elif mark < MAX_TIME and self._is_idle(source, name, now):
                 final = False
                 self.idle.setdefault(source.name, []).append(name)
@@ -109,9 +114,16 @@ class Sources:
             if injector.slack is not None:
                 mark = max(mark, behind(state.newest, injector.slack))
             final = final and mark == MAX_TIME
-            held = min(held, mark)
+            held = self._hold(source, held, name, mark, why)
         previous = self.watermarks[injector_name(source.name)]
         return SourceMark(previous, held, newest, injector.slack, final)
+
+    def _hold(self, source: Source, held: int, name: str, mark: int, why: str) -> int:
+        """The lower of two marks, and a note of whose it is."""
+        if mark >= held:
+            return held
+        self.holders[injector_name(source.name)] = [name, mark, why]
+        return mark
 
     def _is_idle(self, source: Source, name: str, now: int) -> bool:
         after = source.injector.idle_after
@@ -143,6 +155,8 @@ class Sources:
                 if lag is not None:
                     held = max(held, behind(state.newest, lag))
                 name = injector_name(item.source)
+                if held < marks[name].held:
+                    self.holders[name] = [item.partition, held, "was read so far"]
                 marks[name] = marks[name].join(held, state.newest)
             changed[place] = state
         self.watermarks = {name: mark.watermark() for name, mark in marks.items()}

@@ -35,3 +35,14 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
         shards=shards,
         sync=parse_qs(parts.query).get("sync", ["1"]) != ["0"],
     )
+
+
+def open_existing(where: str) -> Store:
+    """Opens a store to look at it; one that is not there is an error, and is not made."""
+    place = urlsplit(where)
+    path = unquote(place.netloc + place.path) if place.scheme == "lmdb" else where
+    if "://" in path or path.startswith("memory:"):
+        return open_store(where)
+    if not os.path.exists(os.path.join(path, "journal")):
+        raise StoreError(f"there is no store at {path}")
+    return open_store(where)

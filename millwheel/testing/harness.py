@@ -15,6 +15,7 @@ from typing import Any
 
 from millwheel.errors import PipelineError
 from millwheel.master.driver import Driver
+from millwheel.master.explain import Explanation, explain
 from millwheel.master.local import LocalExecutor
 from millwheel.master.status import Report
 from millwheel.model.codec import pack, unpack
@@ -163,6 +164,10 @@ class Harness:
         """A computation's low watermark (4.5)."""
         self._node(computation)
         return self._driver.authority.lows[computation]
+
+    def explain_watermark(self, computation: str) -> Explanation:
+        """Why a computation's low watermark stands where it stands."""
+        return explain(self._store, computation)
 
     def status(self) -> Report:
         """The counts since the harness was made, crashes included."""
