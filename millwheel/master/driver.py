@@ -87,7 +87,7 @@ class Driver:
         self.epoch = found.epoch
         self._now = found.now
         self.authority.restore(found.watermarks)
-        self.sources = Sources(graph.sources, found.partitions, found.sources)
+        self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
         self.totals = Totals(found.totals)
         self.baseline = self.totals.copy()
         self.intervals = self._layout()
@@ -147,8 +147,9 @@ class Driver:
             ranges=tuple(ranges),
             tasks=tasks,
             sources=marks,
+            ignored=self.sources.ignored,
             before=dict(self.authority.inputs),
-            lows=dict(self.authority.lows),
+            lows={**self.authority.lows, **self.authority.percentiles},
             holds=self.authority.holds(),
             compact=not wait and max(estimate + self._fired, jump) <= self._compact_below,
             drain=drain,
@@ -238,6 +239,7 @@ class Driver:
                     node.oldest_hold,
                     node.more_due,
                     node.counters,
+                    node.percentiles,
                 )
                 self.authority.report(name, report.first, mark)
         self._fired = fired
@@ -288,6 +290,7 @@ class Driver:
         """What was done since this driver started."""
         report = self.totals.since(self.baseline, self.graph)
         report.low_watermarks = dict(self.authority.lows)
+        report.input_watermarks = dict(self.authority.inputs)
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
         report.idle_partitions = dict(self.sources.idle)

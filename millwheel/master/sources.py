@@ -10,6 +10,7 @@ from millwheel.master.planning import Poll, SkewLimit, caught_up, choose_ranges
 from millwheel.model.graph import injector_name
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.watermark.percentile import EXACT, is_of, stragglers, variant
 from millwheel.watermark.source import SourceMark, behind
 from millwheel.worker.plan import Plan, Range
 from millwheel.worker.report import IntervalReport
@@ -23,18 +24,20 @@ class Sources:
         sources: Sequence[Source],
         partitions: dict[str, dict[str, Partition]],
         watermarks: dict[str, int],
+        percentiles: Sequence[float] = (),
     ) -> None:
         self._sources = sources
+        self._percentiles = percentiles
         self._partitions = {source.name: partitions.get(source.name, {}) for source in sources}
         self._polled: dict[str, Poll] = {}
         self._active: dict[tuple[str, str], int] = {}
         self._spans: dict[tuple[str, str], float] = {}
         self._exhausted = False
-        self.watermarks = {
-            injector_name(source.name): watermarks.get(injector_name(source.name), MIN_TIME)
-            for source in sources
-        }
-        """By injector (``@NAME``): its low watermark, as of the last commit."""
+        names = [variant(injector_name(source.name), p) for source in sources for p in (EXACT, *percentiles)]
+        self.watermarks = {name: watermarks.get(name, MIN_TIME) for name in names}
+        """By injector (``@NAME``): its low watermark, as of the last commit; percentile ones beside it."""
+        self.ignored: dict[str, list[str]] = {}
+        """By percentile watermark: the partitions that it leaves behind."""
         self.idle: dict[str, list[str]] = {}
         """By injector: the partitions that have been silent for too long to hold the watermark."""
         self.holders: dict[str, list[Any]] = {}
@@ -89,9 +92,33 @@ class Sources:
         reading = {(r.source, r.partition) for r in ranges}
         self.idle = {}
         self.holders = {}
-        return {injector_name(source.name): self._mark(source, reading, now) for source in self._sources}
+        self.ignored = {}
+        marks: dict[str, SourceMark] = {}
+        for source in self._sources:
+            name = injector_name(source.name)
+            for p in self._percentiles:
+                fast = variant(name, p)
+                left = stragglers(self._pending(source), p)
+                self.ignored[fast] = sorted(left)
+                mark = self._mark(source, reading, now, left)
+                marks[fast] = mark._replace(previous=self.watermarks[fast])
+            self.idle.pop(source.name, None)
+            self.holders.pop(name, None)
+            marks[name] = self._mark(source, reading, now, set())
+        return marks
 
-    def _mark(self, source: Source, reading: set[tuple[str, str]], now: int) -> SourceMark:
+    def _pending(self, source: Source) -> Iterable[tuple[int, int, str]]:
+        """Of each partition: where it stands, how many records of it wait, its name."""
+        injector, slack = source.injector, source.injector.slack
+        for name, end in self._polled[source.name].ends.items():
+            state = self._partitions[source.name][name]
+            mark = injector.low_watermark(name, state.offset)
+            if slack is not None:
+                mark = max(mark, behind(state.newest, slack))
+            waiting = 1 if caught_up(state.offset, end) else injector.size(name, state.offset, end)
+            yield mark, max(waiting, 1), name
+
+    def _mark(self, source: Source, reading: set[tuple[str, str]], now: int, ignored: set[str]) -> SourceMark:
         injector, poll, partitions = source.injector, self._polled[source.name], self._partitions[source.name]
         held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
         for name in injector.expected:
@@ -101,7 +128,7 @@ class Sources:
         for name, end in poll.ends.items():
             state = partitions[name]
             newest = max(newest, state.newest)
-            if (source.name, name) in reading:
+            if (source.name, name) in reading or name in ignored:
                 continue
             mark, why = state.watermark, "has nothing new"
             if not caught_up(state.offset, end):
@@ -157,7 +184,9 @@ class Sources:
                 name = injector_name(item.source)
                 if held < marks[name].held:
                     self.holders[name] = [item.partition, held, "was read so far"]
-                marks[name] = marks[name].join(held, state.newest)
+                for each in marks:
+                    if is_of(each, name) and item.partition not in plan.ignored.get(each, ()):
+                        marks[each] = marks[each].join(held, state.newest)
             changed[place] = state
         self.watermarks = {name: mark.watermark() for name, mark in marks.items()}
         return [(source, name, state) for (source, name), state in changed.items()]

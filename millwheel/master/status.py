@@ -31,6 +31,8 @@ class Report:
     records_in: int = 0
     """Records read by the injectors, bad ones among them."""
     low_watermarks: dict[str, int] = field(default_factory=dict)
+    input_watermarks: dict[str, int] = field(default_factory=dict)
+    """What drives each computation's timers: its input, or the percentile of it that it asked for."""
     records: dict[str, int] = field(default_factory=dict)
     """Records that a hook has processed."""
     produced: dict[str, int] = field(default_factory=dict)

@@ -52,6 +52,11 @@ class Graph:
         """Every stream, in no particular order."""
         return tuple(self.producers)
 
+    @property
+    def percentiles(self) -> tuple[float, ...]:
+        """The percentile watermarks that somebody uses, beside the exact ones."""
+        return tuple(sorted({node.watermark for node in self.nodes.values()} - {1.0}))
+
     def senders(self, node: str) -> tuple[str, ...]:
         """Whose watermarks bound a computation's input: those that write its inputs."""
         inputs = self.nodes[node].inputs

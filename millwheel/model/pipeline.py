@@ -30,6 +30,8 @@ class Node:
     errors: Errors
     exactly_once: bool
     strong_productions: bool
+    watermark: float = 1.0
+    """Which percentile of the pending timestamps drives its timers; 1.0: all of them."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -146,8 +148,8 @@ class Pipeline:
             raise PipelineError(f'{where}: late is "deliver", "drop" or "divert", not {late!r}')
         if errors not in ("stop", "divert"):
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
-        if watermark != 1.0:
-            raise PipelineError(f"{where}: percentile watermarks are not there yet; watermark is 1.0")
+        if isinstance(watermark, bool) or not isinstance(watermark, int | float) or not 0 < watermark <= 1:
+            raise PipelineError(f"{where}: watermark is a share such as 0.99, at most 1.0, not {watermark!r}")
         for method in ("encode", "decode"):
             if not callable(getattr(computation.codec, method, None)):
                 raise PipelineError(f"{where}: its codec {computation.codec!r} has no {method}()")
@@ -160,6 +162,7 @@ class Pipeline:
             errors,
             computation.exactly_once if exactly_once is None else bool(exactly_once),
             computation.strong_productions if strong_productions is None else bool(strong_productions),
+            float(watermark),
         )
 
     def sink(self, stream: str, sink: Sink) -> None:

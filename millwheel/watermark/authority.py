@@ -11,6 +11,7 @@ from typing import Any
 
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.watermark.percentile import EXACT, is_of, variant
 
 
 @dataclass
@@ -25,6 +26,7 @@ class IntervalMark:
     oldest_hold: int
     more_due: bool
     counters: list[int] = field(default_factory=list)
+    percentiles: dict[str, int] = field(default_factory=dict)
 
 
 class WatermarkAuthority:
@@ -35,6 +37,10 @@ class WatermarkAuthority:
         self._intervals: dict[str, dict[int, IntervalMark]] = {name: {} for name in graph.nodes}
         self.inputs: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
         self.lows: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
+        self.percentiles: dict[str, int] = {
+            variant(name, p): MIN_TIME for name in graph.nodes for p in graph.percentiles
+        }
+        """Low watermarks for less than all, by the names under which they travel."""
 
     def report(self, name: str, first: int, mark: IntervalMark) -> bool:
         """Takes an interval's report; refuses that of an old owner."""
@@ -58,6 +64,10 @@ class WatermarkAuthority:
                 del marks[first]
             self.inputs[name] = max(self.inputs[name], min(mark.input for mark in marks.values()))
             self.lows[name] = max(self.lows[name], min(mark.low for mark in marks.values()))
+            for fast in self.percentiles:
+                if is_of(fast, name):
+                    low = min(mark.percentiles.get(fast, MIN_TIME) for mark in marks.values())
+                    self.percentiles[fast] = max(self.percentiles[fast], low)
 
     def makes_due(self, sources: dict[str, int]) -> bool:
         """Whether these watermarks of the injectors would make a timer due: then the workers must run."""
@@ -67,21 +77,29 @@ class WatermarkAuthority:
         """Lets the injectors' watermarks pass through a graph at rest, where no timer is due by it."""
         passed = self._passed_on(sources)
         if passed is not None:
-            self.inputs, self.lows = passed
+            self.inputs, self.lows, self.percentiles = passed
 
-    def _passed_on(self, sources: dict[str, int]) -> tuple[dict[str, int], dict[str, int]] | None:
-        inputs, lows = dict(self.inputs), dict(self.lows)
+    def _passed_on(
+        self, sources: dict[str, int]
+    ) -> tuple[dict[str, int], dict[str, int], dict[str, int]] | None:
+        inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
         known = {**sources}
         for name in self._graph.nodes:
             senders = self._graph.senders(name)
-            reached = min((known[sender] for sender in senders), default=MAX_TIME)
-            inputs[name] = max(inputs[name], reached)
+            reached = {
+                p: min((known[variant(sender, p)] for sender in senders), default=MAX_TIME)
+                for p in (EXACT, *self._graph.percentiles)
+            }
+            inputs[name] = max(inputs[name], reached[self._graph.nodes[name].watermark])
             timer, hold = self._oldest(name)
             if inputs[name] > self.inputs[name] and timer <= inputs[name]:
                 return None
-            lows[name] = max(lows[name], min(inputs[name], timer, hold))
-            known[name] = lows[name]
-        return inputs, lows
+            lows[name] = known[name] = max(lows[name], min(reached[EXACT], timer, hold))
+            for p in self._graph.percentiles:
+                fast = variant(name, p)
+                low = max(percentiles[fast], lows[name], min(reached[p], timer, hold))
+                percentiles[fast] = known[fast] = low
+        return inputs, lows, percentiles
 
     def holds(self) -> dict[str, dict[int, int]]:
         """By computation and interval: the oldest hold, where there is one."""
@@ -123,13 +141,15 @@ class WatermarkAuthority:
                 self.inputs[name],
                 self.lows[name],
                 {first: list(mark.__dict__.values()) for first, mark in self._intervals[name].items()},
+                {fast: low for fast, low in self.percentiles.items() if is_of(fast, name)},
             ]
             for name in self._graph.nodes
         }
 
     def restore(self, value: dict[str, Any]) -> None:
         """From the journal; computations that are not in the graph any more are passed over."""
-        for name, (input_mark, low, intervals) in value.items():
+        for name, (input_mark, low, intervals, percentiles) in value.items():
             if name in self._intervals:
                 self.inputs[name], self.lows[name] = input_mark, low
+                self.percentiles |= {f: mark for f, mark in percentiles.items() if f in self.percentiles}
                 self._intervals[name] = {first: IntervalMark(*mark) for first, mark in intervals.items()}

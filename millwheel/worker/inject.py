@@ -12,6 +12,7 @@ from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.watermark.percentile import is_of
 from millwheel.watermark.source import behind
 from millwheel.worker.envelope import Columns
 from millwheel.worker.plan import Plan, Range
@@ -44,7 +45,8 @@ class Injection:
     def _run_source(self, source: Source, ranges: list[Range]) -> None:
         errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
         router = Router(self._graph, self._plan, 0, self._shard(source), errors)
-        held, newest = MAX_TIME, MIN_TIME
+        name = injector_name(source.name)
+        held, newest = dict.fromkeys([n for n in self._plan.sources if is_of(n, name)], MAX_TIME), MIN_TIME
         pending = _Pending()
         for item in ranges:
             top, count = item.newest, 0
@@ -62,12 +64,15 @@ class Injection:
             if item.last:
                 slack = source.injector.slack
                 mark = item.watermark if slack is None else max(item.watermark, behind(top, slack))
-                held = min(held, mark)
+                for each in held:
+                    if item.partition not in self._plan.ignored.get(each, ()):
+                        held[each] = min(held[each], mark)
             self.report.records_in += count
             self.report.newest.append([source.name, item.partition, top, count])
         self._send(source, ranges[-1], pending.take(), router)
         router.finish()
-        self.marks[injector_name(source.name)] = (held, newest)
+        for each, mark in held.items():
+            self.marks[each] = (mark, newest)
         self.sections += router.sections
         self.batches += router.batches
         for stream, count in router.streams.items():

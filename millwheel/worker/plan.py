@@ -59,6 +59,8 @@ class Plan:
     """How many tasks inject; 0 where nothing is read."""
     sources: dict[str, SourceMark]
     """By injector (``@NAME``): what is known of its watermark before anything is read."""
+    ignored: dict[str, list[str]]
+    """By percentile watermark of an injector: the partitions that it leaves behind."""
     before: dict[str, int]
     """By computation: the input watermark before this epoch, which decides what is late."""
     lows: dict[str, int]

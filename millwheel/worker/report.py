@@ -27,6 +27,8 @@ class NodeReport:
     """The input watermark, after the epoch."""
     low: int = 0
     """The low watermark (4.5), after the epoch."""
+    percentiles: dict[str, int] = field(default_factory=dict)
+    """The percentile low watermarks that somebody uses, by the names under which they travel."""
     next_timer: int = MAX_TIME
     """The oldest pending watermark timer."""
     next_wall: int = MAX_TIME

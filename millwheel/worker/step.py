@@ -23,6 +23,7 @@ from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Snapshot, Store
 from millwheel.store.layout import after, checkpoint_key, interval_key
+from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, add_local, add_section, id_retention
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
@@ -189,7 +190,7 @@ class _Attempt:
             add_section(arrivals[edge.consumer], section, edge.stream)
         lows: dict[str, int] = {}
         for name in self._worker.graph.levels[self._level - 1]:
-            lows[name] = self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name])
+            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name])
         self._router.finish()
         report = self._report
         report.streams = self._router.streams
@@ -197,14 +198,20 @@ class _Attempt:
         report.seconds = time.perf_counter() - started
         return Outcome(lows, self._router.sections, self._router.batches, report.to_value())
 
-    def _run_node(self, name: str, snapshot: Snapshot, watermarks: dict[str, int], arrivals: Arrivals) -> int:
+    def _run_node(
+        self, name: str, snapshot: Snapshot, watermarks: dict[str, int], arrivals: Arrivals
+    ) -> dict[str, int]:
         worker, plan = self._worker, self._plan
         graph = worker.graph
         context = worker._contexts[name]
         number = worker._numbers[name]
         before = max(plan.before.get(name, MIN_TIME), self._previous.get(name, MIN_TIME))
-        now_at = min((watermarks[sender] for sender in graph.senders(name)), default=MAX_TIME)
-        now_at = max(min(now_at, self._held_elsewhere(name)), before)
+        reached = {
+            p: min((watermarks[variant(s, p)] for s in graph.senders(name)), default=MAX_TIME)
+            for p in (EXACT, *graph.percentiles)
+        }
+        reached[EXACT] = min(reached[EXACT], self._held_elsewhere(name))
+        now_at = max(reached[graph.nodes[name].watermark], before)
         for edge in worker._edges[name]:
             for keys, columns in self._router.local.pop(edge.index, ()):
                 add_local(arrivals, keys, columns, edge.stream)
@@ -222,7 +229,13 @@ class _Attempt:
         report.input = now_at
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
         oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)
-        report.low = max(min(now_at, oldest), plan.lows.get(name, MIN_TIME))
+        if graph.nodes[name].watermark == EXACT:
+            reached[EXACT] = now_at
+        report.low = max(min(reached[EXACT], oldest), plan.lows.get(name, MIN_TIME))
+        for p in graph.percentiles:
+            oldest = MAX_TIME if plan.drain else tablets.percentile(snapshot, p)
+            low = max(min(reached[p], oldest), report.low, plan.lows.get(variant(name, p), MIN_TIME))
+            report.percentiles[variant(name, p)] = low
         report.counters = tablets.totals()
         self._report.nodes[name] = report
         self._puts += run.puts
@@ -234,7 +247,7 @@ class _Attempt:
             self._deletes += seen.expired(snapshot, plan.now, _FORGET)
         for stream, columns in _productions(context, run.diverted):
             self._router.send(stream, columns, name)
-        return report.low
+        return {name: report.low, **report.percentiles}
 
     def _held_elsewhere(self, name: str) -> int:
         """The oldest hold that chained producers have in other intervals.
@@ -254,7 +267,7 @@ class _Attempt:
     def writes(self, outcome: Outcome) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """All changes of the step, its checkpoint among them."""
         interval = self._interval
-        inputs = self._previous | {name: self._report.nodes[name].input for name in outcome.lows}
+        inputs = self._previous | {name: node.input for name, node in self._report.nodes.items()}
         state = pack([interval.sequencer, self._plan.epoch, inputs])
         self._puts.append((interval_key(self._level, interval.first), state))
         self._puts.append((checkpoint_key(self._level, interval.first), outcome.to_bytes()))

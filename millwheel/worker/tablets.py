@@ -6,7 +6,9 @@ counters say which tablets have any, so that an interval without timers costs no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from millwheel.model.codec import pack, unpack
@@ -107,6 +109,28 @@ class Tablets:
             kind = key[4]
             oldest[kind] = min(oldest[kind], time_of(key[TIMER_TIME]))
         return oldest[0], oldest[1], oldest[2]
+
+    def percentile(self, snapshot: Snapshot, percentile: float) -> int:
+        """The time that this share of the pending watermark timers and holds have not before them."""
+        kinds = (KIND_WATERMARK, KIND_HOLD)
+        entries: list[Iterable[int]] = [
+            sorted(time_of(key[TIMER_TIME]) for key in self._added if key[4] in kinds)
+        ]
+        pending = 0
+        for tablet, counters in self._counters.items():
+            for kind in kinds:
+                pending += counters[_FIRST_KIND + kind]
+                if tablet in self._stored and counters[_FIRST_KIND + kind]:
+                    entries.append(
+                        self._stored_times(snapshot, timer_prefix(self._computation, tablet, kind))
+                    )
+        skipped = int(pending * (1 - percentile) + 1e-9)
+        return next(itertools.islice(heapq.merge(*entries), skipped, None), MAX_TIME)
+
+    def _stored_times(self, snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
+        for key, _ in snapshot.scan(prefix, after(prefix)):
+            if key not in self._removed and key not in self._added:
+                yield time_of(key[TIMER_TIME])
 
     def totals(self) -> list[int]:
         """The counters of the whole interval."""

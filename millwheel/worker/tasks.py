@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from millwheel.errors import EngineError, MillWheelError, UserCodeError
-from millwheel.model.time import MAX_TIME
 from millwheel.worker.envelope import Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
@@ -79,14 +78,14 @@ def run_level(
         for data in frame.sections.get(level, ()):
             section = unpack_section(data)
             by_interval.setdefault(section.interval, []).append(section)
-    lows: dict[str, int] = dict.fromkeys(worker.graph.levels[level - 1], MAX_TIME)
+    lows: dict[str, int] = {}
     try:
         for index, interval in enumerate(plan.intervals[level - 1]):
             if interval.slot != slot:
                 continue
             outcome = worker.step(plan, level, index, watermarks, by_interval.get(index, []))
             for name, low in outcome.lows.items():
-                lows[name] = min(lows[name], low)
+                lows[name] = min(lows.get(name, low), low)
             for later, target, section_bytes in outcome.sections:
                 frames[target].sections.setdefault(later, []).append(section_bytes)
             report = {**outcome.report, "collected": _write_sinks(worker, plan, outcome.batches)}

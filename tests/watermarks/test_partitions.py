@@ -49,11 +49,11 @@ class Running:
         p = mw.Pipeline("partitions")
         p.inject("in", injector)
         p.add(Windower(), inputs={"in": mw.by_key}, outputs=["windows"])
-        self.sink = mw.sinks.Collect()
-        p.sink("windows", self.sink)
+        self._set_up(p, MemoryStore(), **options)
+
+    def _set_up(self, p: mw.Pipeline, store: MemoryStore, **options: Any) -> None:
         graph = build(p)
         self.wall = 0
-        store = MemoryStore()
         self.driver = Driver(graph, store, slots=1, clock=lambda: self.wall, owner="a test", **options)
         self._executor = LocalExecutor(Worker(graph, self.driver.numbers, store))
 
