@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob as globbing
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from millwheel.errors import InputError
@@ -17,7 +17,9 @@ from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.record import Record
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
-Watermark = Literal["complete", "events", "created"]
+Watermark = Literal["complete", "events", "monotonic", "created"] | Callable[[str, int], int]
+
+_STRATEGIES = ("complete", "events", "monotonic", "created")
 
 _FOLLOWED_SLACK = 10 * SECOND  # of a folder that is followed, where the user says nothing
 _TAIL = 1 << 16  # bytes looked at for the last line end of a file that may still grow
@@ -37,7 +39,9 @@ class Files(Injector):
       windows close when the files are read. The default where a run ends by itself.
     * ``events``: the newest timestamp of each unfinished file, ``slack`` behind. The default where a
       folder is followed, and where ``slack`` is given.
+    * ``monotonic``: as ``events``, of files whose timestamps never go back: no slack.
     * ``created``: the creation time of the oldest unfinished file (Fig. 10).
+    * a function of (path, offset) that says it explicitly; it must pickle.
 
     ``follow`` waits for more files and more lines; by default `millwheel.start` follows and
     `millwheel.run` reads what is there when it begins.
@@ -57,8 +61,11 @@ class Files(Injector):
         errors: Errors = "stop",
         id_retention: int = DAY,
     ) -> None:
-        if watermark not in (None, "complete", "events", "created"):
-            raise InputError(f"Files: watermark is complete, events or created, not {watermark!r}")
+        if watermark is not None and watermark not in _STRATEGIES and not callable(watermark):
+            raise InputError(
+                f"Files: watermark is {', '.join(_STRATEGIES)} or a function of (path, offset), "
+                f"not {watermark!r}"
+            )
         if slack is not None and watermark not in (None, "events"):
             raise InputError(f"Files: slack goes with watermark='events', not with {watermark!r}")
         if format not in (None, "jsonl", "csv"):
@@ -88,7 +95,9 @@ class Files(Injector):
         self.bounded = not follow
         if self._watermark is None:
             self._watermark = "events" if follow else "complete"
-        self.in_turn = self._watermark != "events"
+        self.in_turn = self._watermark not in ("events", "monotonic")
+        if self._watermark == "monotonic":
+            self.slack = 0
         if self._watermark == "events":
             self.slack = _FOLLOWED_SLACK if self._wanted_slack is None else self._wanted_slack
         self._ends.clear()
@@ -131,6 +140,8 @@ class Files(Injector):
     def low_watermark(self, partition: str, offset: Offset) -> int:
         if offset is not None and offset >= self._ends.get(partition, 0):
             return MAX_TIME  # at its end a file holds nothing (Fig. 10)
+        if callable(self._watermark):
+            return self._watermark(partition, offset or 0)
         if self._watermark == "created":
             if partition not in self._births:
                 self._births[partition] = birth.birth_time(partition)

@@ -142,7 +142,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"watermark": "soon"}, "watermark is complete, events or created, not 'soon'"),
+            ({"watermark": "soon"}, "watermark is complete, events, monotonic, created or a function"),
             (
                 {"watermark": "complete", "slack": 5},
                 "slack goes with watermark='events', not with 'complete'",

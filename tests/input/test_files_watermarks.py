@@ -156,3 +156,20 @@ def test_the_birth_of_a_file_is_between_then_and_now(tmp_path: Path) -> None:
     before = time.time_ns() // 1000 - mw.SECOND  # file systems take the time of the last tick
     path = jsonl(tmp_path / "a.jsonl", [])
     assert before <= birth_time(str(path)) <= time.time_ns() // 1000 + mw.SECOND
+
+
+def test_monotonic_files_need_no_slack(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", [{"t": 1}, {"t": 5}])
+    injector = Files(path, timestamp="t", watermark="monotonic")
+    injector.open(follow=False)
+    assert injector.slack == 0
+
+
+def test_a_function_says_the_watermark_explicitly(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", [{"t": 1}, {"t": 5}])
+    injector = Files(path, timestamp="t", watermark=lambda path, offset: 40 + offset)
+    injector.open(follow=False)
+    ((partition, end),) = injector.poll().items()
+    assert injector.low_watermark(partition, None) == 40
+    assert injector.low_watermark(partition, 9) == 49
+    assert injector.low_watermark(partition, end) == mw.MAX_TIME
