@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class JsonLines(Sink):
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         name = f"part-{epoch:010d}-{shard:08d}.jsonl"
-        lines = b"".join(map(_line, records))
+        lines = _lines(records) if records else b""
         temporary = self._path / f".{name}.{os.getpid()}"
         with open(temporary, "wb") as file:
             file.write(lines)
@@ -59,16 +60,31 @@ class JsonLines(Sink):
                     yield Record(entry["value"], entry["timestamp"], entry["key"])
 
 
-def _line(record: Record) -> bytes:
-    entry = {"key": record.key, "timestamp": record.timestamp, "value": record.value}
+_BEGIN = b'{"' + uuid.uuid4().hex.encode() + b'":'  # how an entry begins, and nothing in it can
+_FIRST_FIELD = _BEGIN[2:-2].decode()
+
+
+def _lines(records: Sequence[Record]) -> bytes:
+    """The lines of all records. One call of orjson for all of them costs a fifth of a call for each, so
+    they are written as an array, whose entries are then put on lines of their own."""
+    entries = [
+        {_FIRST_FIELD: key, "timestamp": timestamp, "value": value}
+        for value, timestamp, key, _, _, _ in records
+    ]
     try:
-        return orjson.dumps(entry, default=_other, option=_OPTIONS)
+        text = orjson.dumps(entries, default=_other, option=_OPTIONS)
     except TypeError:
-        # Python's own writer is slower, and escapes the half characters that UTF-8 cannot hold.
-        return json.dumps(_plain(entry)).encode() + b"\n"
+        return b"".join(map(_line, records))
+    return text[1:-1].replace(b"}," + _BEGIN, b"}\n" + _BEGIN).replace(_BEGIN, b'{"key":') + b"\n"
 
 
-_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+def _line(record: Record) -> bytes:
+    """One line, by Python's own writer: it escapes the half characters that UTF-8 cannot hold."""
+    entry = {"key": record.key, "timestamp": record.timestamp, "value": record.value}
+    return json.dumps(_plain(entry)).encode() + b"\n"
+
+
+_OPTIONS = orjson.OPT_NON_STR_KEYS
 
 
 def _other(value: Any) -> Any:

@@ -17,10 +17,11 @@ from millwheel.worker.envelope import Columns, Section
 _DIGEST = 16  # bytes: two of a billion IDs meet with a chance of one in 10^20
 
 
-Part = tuple[str, list[int], list[Any], list[RecordId | None] | None, list[bytes | None] | None]
-"""Some records of one key from one stream, in order: stream, timestamps, values, IDs, their digests.
+Part = tuple[str, list[int], list[Any], list[RecordId | None] | None, list[bytes | None] | None, int, int]
+"""Some records of one key from one stream, in order: stream, columns (timestamps, values, IDs, digests of
+the IDs), and from where to where they stand in them.
 
-A plain tuple: there is one for each key, and it is made faster than anything with names.
+A plain tuple into shared columns: there is one for each key, and nothing is made faster.
 """
 
 Arrivals = dict[str, list[Part]]
@@ -28,17 +29,17 @@ Arrivals = dict[str, list[Part]]
 
 def add_section(arrivals: Arrivals, section: Section, stream: str) -> None:
     """Adds what another task sent."""
-    timestamps, values, ids = section.timestamps, section.values, section.ids
+    _, _, keys, counts, timestamps, ids, values = section
     start = 0
-    for key, count in zip(section.keys, section.counts, strict=True):
+    if not arrivals:
+        for key, count in zip(keys, counts, strict=True):
+            end = start + count
+            arrivals[key] = [(stream, timestamps, values, ids, None, start, end)]
+            start = end
+        return
+    for key, count in zip(keys, counts, strict=True):
         end = start + count
-        part = (
-            stream,
-            timestamps[start:end],
-            values[start:end],
-            None if ids is None else ids[start:end],
-            None,
-        )
+        part = (stream, timestamps, values, ids, None, start, end)
         if key in arrivals:
             arrivals[key].append(part)
         else:
@@ -48,14 +49,16 @@ def add_section(arrivals: Arrivals, section: Section, stream: str) -> None:
 
 def add_local(arrivals: Arrivals, keys: list[str], columns: Columns, stream: str) -> None:
     """Adds what a computation chained before this one produced; the values are copies."""
-    parts: dict[str, Part] = {}
+    times: dict[str, list[int]] = {}
+    values: dict[str, list[Any]] = {}
     for key, time, value in zip(keys, columns.timestamps, columns.objects(), strict=True):
-        part = parts.get(key)
-        if part is None:
-            part = parts[key] = (stream, [], [], None, None)
-            arrivals.setdefault(key, []).append(part)
-        part[1].append(time)
-        part[2].append(value)
+        if key in times:
+            times[key].append(time)
+            values[key].append(value)
+        else:
+            times[key], values[key] = [time], [value]
+    for key, mine in times.items():
+        arrivals.setdefault(key, []).append((stream, mine, values[key], None, None, 0, len(mine)))
 
 
 class SeenIds:
@@ -76,11 +79,13 @@ class SeenIds:
         prefix = self._prefix
         digest = xxhash.xxh3_128_digest
         for key, parts in arrivals.items():
-            for index, (stream, timestamps, values, ids, _) in enumerate(parts):
+            for index, (stream, timestamps, values, ids, _, start, end) in enumerate(parts):
                 if ids is None:
                     continue
-                digests = [None if id is None else prefix + digest(pack([key, stream, id])) for id in ids]
-                parts[index] = (stream, timestamps, values, ids, digests)
+                digests = [
+                    None if id is None else prefix + digest(pack([key, stream, id])) for id in ids[start:end]
+                ]
+                parts[index] = (stream, timestamps, values, ids, digests, start, end)
                 wanted.extend(found for found in digests if found is not None)
         if wanted:
             wanted.sort()

@@ -14,7 +14,7 @@ from millwheel.errors import MillWheelError, UserCodeError, shorten
 from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import key_text
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX
-from millwheel.model.record import Record
+from millwheel.model.record import Record, RecordId
 from millwheel.model.time import WALL, WATERMARK, Clock
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
@@ -105,6 +105,9 @@ class KeyedRun:
 
     def _run_key(self, suffix: bytes, key: str | None, row: bytes | None, parts: list[Part]) -> None:
         context = self._context
+        hook = self._record_hook
+        before = self._before
+        new = tuple.__new__
         raw: bytes | None = None
         timers: Timers = {}
         holds: Holds = {}
@@ -122,8 +125,19 @@ class KeyedRun:
             key = long_key if long_key is not None else key_text(suffix[8:])
         context.begin(key, raw, timers, holds)
 
-        for part in parts:
-            self._run_part(key, part)
+        for stream, timestamps, values, ids, digests, start, end in parts:
+            if ids is not None:
+                self._run_identified(key, stream, timestamps, values, ids, digests, start, end)
+                continue
+            self.report.records += end - start
+            for index in range(start, end):
+                timestamp = timestamps[index]
+                late = timestamp < before
+                if late and not self._takes_late(key, timestamp, values[index]):
+                    continue
+                context.timestamp = timestamp
+                self._hand = record = new(Record, (values[index], timestamp, key, stream, None, late))
+                hook(record)
         if timers:
             self._fire(timers)
 
@@ -141,17 +155,17 @@ class KeyedRun:
                 counters[BYTES] -= len(row)
             return
         if plain and state is not None and not is_long(suffix):
-            new = b"\x00" + state
+            encoded = b"\x00" + state
         else:
-            new = encode_row(state, timers, holds, key if is_long(suffix) else None)
-        if new != row:
-            self.puts.append((self._prefix + suffix, new))
+            encoded = encode_row(state, timers, holds, key if is_long(suffix) else None)
+        if encoded != row:
+            self.puts.append((self._prefix + suffix, encoded))
             counters = self._tablets.counters(suffix[0] >> 2)
             if row is None:
                 counters[ROWS] += 1
-                counters[BYTES] += len(new)
+                counters[BYTES] += len(encoded)
             else:
-                counters[BYTES] += len(new) - len(row)
+                counters[BYTES] += len(encoded) - len(row)
 
     def _index(
         self,
@@ -171,44 +185,43 @@ class KeyedRun:
             for kind in (KIND_WATERMARK, KIND_WALL, KIND_HOLD):
                 counters[WATERMARK_TIMERS + kind] += new_counts[kind] - old_counts[kind]
 
-    def _run_part(self, key: str, part: Part) -> None:
+    def _run_identified(
+        self,
+        key: str,
+        stream: str,
+        timestamps: list[int],
+        values: list[Any],
+        ids: list[RecordId | None],
+        digests: list[bytes | None] | None,
+        start: int,
+        end: int,
+    ) -> None:
+        """Records with IDs: those that were seen are duplicates."""
         context, report = self._context, self.report
-        stream, timestamps, values, ids, digests = part
-        hook = self._record_hook
-        before = self._before
-        keep_late = self._keep_late
-        new = tuple.__new__
-        if ids is None:
-            report.records += len(timestamps)
-            for timestamp, value in zip(timestamps, values, strict=True):
-                late = timestamp < before
-                if late:
-                    report.late += 1
-                    if not keep_late:
-                        report.records -= 1
-                        self._put_aside(key, timestamp, value)
-                        continue
-                context.timestamp = timestamp
-                self._hand = record = new(Record, (value, timestamp, key, stream, None, late))
-                hook(record)
-            return
-        for index, id in enumerate(ids):
+        for index in range(start, end):
             if digests is not None:
-                digest = digests[index]
+                digest = digests[index - start]
                 if digest is not None and not self._seen.is_new(stream, digest):
                     report.duplicates += 1
                     continue
             timestamp = timestamps[index]
-            late = timestamp < before
-            if late:
-                report.late += 1
-                if not keep_late:
-                    self._put_aside(key, timestamp, values[index])
-                    continue
+            late = timestamp < self._before
             report.records += 1
+            if late and not self._takes_late(key, timestamp, values[index]):
+                continue
             context.timestamp = timestamp
-            self._hand = record = new(Record, (values[index], timestamp, key, stream, id, late))
-            hook(record)
+            self._hand = record = Record(values[index], timestamp, key, stream, ids[index], late)
+            self._record_hook(record)
+
+    def _takes_late(self, key: str, timestamp: int, value: Any) -> bool:
+        """Whether a late record is delivered; otherwise it is put aside."""
+        report = self.report
+        report.late += 1
+        if self._keep_late:
+            return True
+        report.records -= 1
+        self._put_aside(key, timestamp, value)
+        return False
 
     def _put_aside(self, key: str, timestamp: int, value: Any) -> None:
         """A late record that is not delivered."""
