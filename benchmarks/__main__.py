@@ -1,0 +1,112 @@
+"""``python -m benchmarks [NAME]``: one benchmark, or all of them one after the other."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+_TIME_LIMITS = {  # seconds, of a full run
+    "throughput": 1_800,
+    "latency": 600,
+    "lag": 600,
+    "skew": 600,
+    "memory": 2_400,
+    "soak": 5_400,
+}
+NAMES = tuple(_TIME_LIMITS)
+
+
+def main() -> int:
+    """Runs what the command line asks for; 0 if it ended, whatever the figures are."""
+    arguments = _parser().parse_args()
+    if arguments.name is None:
+        return _all(quick=arguments.quick)
+    if arguments.name == "throughput":
+        from benchmarks import throughput
+
+        throughput.run(quick=arguments.quick, rounds=arguments.rounds)
+    elif arguments.name == "latency":
+        from benchmarks import latency
+
+        latency.run(quick=arguments.quick, rounds=arguments.rounds)
+    elif arguments.name == "lag":
+        from benchmarks import lag
+
+        lag.run(quick=arguments.quick)
+    elif arguments.name == "skew":
+        from benchmarks import skew
+
+        skew.run(quick=arguments.quick)
+    elif arguments.name == "memory":
+        from benchmarks import memory
+
+        memory.main(keys=arguments.keys, quick=arguments.quick)
+    else:
+        from benchmarks import soak
+
+        soak.main(epochs=arguments.epochs, quick=arguments.quick, wide=arguments.wide)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measures millwheel; tables go to the screen, JSON and charts to artifacts/bench.",
+        epilog="Without a name, all of them run, each in a process of its own. "
+        "Example: python -m benchmarks throughput --quick",
+    )
+    parser.add_argument("--quick", action="store_true", help="a small version of everything")
+    parser.set_defaults(name=None)
+    names = parser.add_subparsers(metavar="NAME", help="run one of them")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = names.add_parser(name, help=text, description=text)
+        # The default must not overwrite a --quick that was given before the name.
+        command.add_argument(
+            "--quick", action="store_true", default=argparse.SUPPRESS, help="a small version"
+        )
+        command.set_defaults(name=name)
+        return command
+
+    command = add("throughput", "windowed counts by key, against transformWithState")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each system (default: 3)")
+    command = add(
+        "latency", "from an external writer to the sink at 1,000 records/s, against transformWithState"
+    )
+    command.add_argument("--rounds", type=int, default=2, help="turns of each system (default: 2)")
+    add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
+    add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
+    command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
+    command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
+    command = add("soak", "many epochs at low load: does anything grow?")
+    command.add_argument("--epochs", type=int, help="how many epochs (default: 20,000)")
+    command.add_argument(
+        "--wide",
+        choices=("alternate", "always", "never"),
+        default="alternate",
+        help="which epochs have a shuffle (default: every other one)",
+    )
+    return parser
+
+
+def _all(*, quick: bool) -> int:
+    """Each in its own process: a Spark driver's memory is set once, and a failure stays its own."""
+    failed = []
+    for name in NAMES:
+        print(f"== {name}", flush=True)
+        command = [sys.executable, "-m", "benchmarks", name, *(["--quick"] if quick else [])]
+        try:
+            code = subprocess.run(command, timeout=_TIME_LIMITS[name]).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{name} took longer than {_TIME_LIMITS[name]} seconds", file=sys.stderr)
+            code = 1
+        if code:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""Latency: from an external writer, through one stage with state, re-keyed, to a durable output.
+
+The writer sends 1,000 records in a second, in small files. The stage keys them by query, counts, and
+emits each record with its number among its key's. A record arrives when its output is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import millwheel as mw
+from benchmarks import chart, results, writer
+from benchmarks.peers import transform_with_state
+from benchmarks.pipelines import numbers
+from benchmarks.session import session
+
+RATE = 1_000
+_PRIMING = (
+    10  # records sent one by one first, each when the last has arrived: a system starts before it is timed
+)
+_WARM_UP = 5.0  # seconds at the beginning of a turn whose records are not counted
+_PATIENCE = 60.0  # seconds that the last records may take
+TARGET = 1 / 3
+_PERCENTILES = (50, 95, 99)
+
+Latencies = dict[int, float]
+"""By record number: seconds from the writer to the output."""
+
+
+def read_stamped(folder: Path) -> Latencies:
+    """What `numbers.write_stamped` wrote."""
+    latencies: Latencies = {}
+    for path in folder.glob("*.time"):
+        arrived = int(path.read_text())
+        for number, sent in json.loads(path.with_suffix(".data").read_text()):
+            latencies[number] = (arrived - sent) / 1e6
+    return latencies
+
+
+def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
+    """Runs both systems in turns, prints a table, and writes the artifacts."""
+    seconds = 6.0 if quick else 25.0
+    found: dict[str, list[list[float]]] = {"millwheel": [], "transformWithState": []}
+    with results.scratch("latency") as work, session(work, transform_with_state.SETTINGS) as spark:
+        for number in range(rounds):
+            print(f"round {number + 1} of {rounds}", flush=True)
+            for name, start in (("millwheel", _millwheel), ("transformWithState", _peer)):
+                folder = work / f"{name}-{number}"
+                found[name].append(_turn(spark, folder, start, seconds))
+    systems = {name: _summary(turns) for name, turns in found.items()}
+    ratio = systems["millwheel"]["p50"] / systems["transformWithState"]["p50"]
+    result = {
+        "quick": quick,
+        "records_per_second": RATE,
+        "seconds": seconds,
+        "systems": systems,
+        "ratio_of_medians": ratio,
+        "target": TARGET,
+        "passed": ratio <= TARGET,
+    }
+    label = results.name("latency", quick=quick)
+    results.save(label, result)
+    _print(result)
+    chart.bars(
+        results.artifact(f"{label}.png"),
+        f"Latency of a record at {RATE:,} records/s, milliseconds",
+        [f"p{percent}" for percent in _PERCENTILES],
+        {name: [part[f"p{percent}"] for percent in _PERCENTILES] for name, part in systems.items()},
+    )
+    return result
+
+
+Start = Callable[[SparkSession, Path, Path, Path], Any]
+
+
+@contextmanager
+def _millwheel(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
+    with mw.start(numbers.pipeline(source, out), store=work / "store", spark=spark, progress=False) as job:
+        yield lambda: _nothing(job.status())
+
+
+@contextmanager
+def _peer(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
+    query = transform_with_state.number_records(
+        spark,
+        source,
+        work / "checkpoint",
+        lambda batch, pairs: numbers.write_stamped(out / f"part-{batch}", pairs),
+    )
+
+    def check() -> None:
+        error = query.exception()
+        if error is not None:
+            raise error
+
+    try:
+        yield check
+    finally:
+        query.stop()
+
+
+def _nothing(_: object) -> None:
+    """A status that was asked for only to learn of an error."""
+
+
+def _turn(spark: SparkSession, work: Path, start: Start, seconds: float) -> list[float]:
+    """One system on a new writer's records: the latencies after the warm-up, in milliseconds."""
+    source, out = work / "in", work / "out"
+    source.mkdir(parents=True)
+    out.mkdir()
+    total = int((_WARM_UP + seconds) * RATE)
+    with start(spark, source, out, work) as check:
+        for number in range(1, _PRIMING + 1):
+            writer.send(source, f"prime-{number}", [-number], random.Random(number))
+            _wait(out, number, check, pause=0.05)
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.writer",
+            os.fspath(source),
+            str(RATE),
+            str(_WARM_UP + seconds),
+        ]
+        process = subprocess.Popen(command, cwd=Path(__file__).resolve().parent.parent)
+        try:
+            # Reading the results is not to compete with what is measured: seldom.
+            latencies = _wait(out, _PRIMING + total, check, pause=1.0, limit=_WARM_UP + seconds + _PATIENCE)
+        finally:
+            process.kill()
+            process.wait()
+    begin = int(_WARM_UP * RATE)
+    return [latency * 1e3 for number, latency in latencies.items() if number >= begin]
+
+
+def _wait(
+    out: Path, records: int, check: Callable[[], None], *, pause: float, limit: float = _PATIENCE
+) -> Latencies:
+    """The latencies, once so many records have arrived."""
+    deadline = time.monotonic() + limit
+    while len(latencies := read_stamped(out)) < records:
+        check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"{len(latencies):,} of {records:,} records arrived within {limit:.0f} seconds"
+            )
+        time.sleep(pause)
+    return latencies
+
+
+def _summary(turns: list[list[float]]) -> dict[str, Any]:
+    everything = sorted(latency for turn in turns for latency in turn)
+    return {
+        "records": len(everything),
+        **{f"p{percent}": round(_percentile(everything, percent), 1) for percent in _PERCENTILES},
+        "medians_by_turn": [round(_percentile(sorted(turn), 50), 1) for turn in turns],
+    }
+
+
+def _percentile(values: Sequence[float], percent: float) -> float:
+    """Of sorted values: the smallest that ``percent`` of them do not exceed."""
+    return values[max(math.ceil(len(values) * percent / 100) - 1, 0)]
+
+
+def _print(result: dict[str, Any]) -> None:
+    rows = [
+        [name, part["records"], *(part[f"p{percent}"] for percent in _PERCENTILES)]
+        for name, part in result["systems"].items()
+    ]
+    print(results.table(["system", "records", *(f"p{percent} ms" for percent in _PERCENTILES)], rows))
+    print(
+        f"{results.verdict(result['passed'])}  millwheel's median is {result['ratio_of_medians']:.2f} of the "
+        f"peer's, target at most {TARGET:.2f}"
+    )

@@ -1,0 +1,272 @@
+"""PySpark's own stateful operator: `transformWithState`, Row API, state in RocksDB."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from benchmarks.data import Window
+
+SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # Uploads what changed with each batch, in place of a snapshot of the whole database.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Counting the rows of a store costs a look-up for every write.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    # A state store for each core: with the default of 200 a batch would be all scheduling.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.adaptive.enabled": "false",
+    # Listing more than 32 new files would be a Spark job of its own, almost a second of a batch.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "10000",
+}
+
+_INPUT = "time BIGINT, query STRING, user STRING"
+_MILLISECONDS = 1_000
+
+
+class Windower(StatefulProcessor):
+    """Counts a key's records per one-second window.
+
+    Every access to state or timers is a round trip to the JVM, so a key has one value for all its open
+    windows, one timer for the earliest of them, and reads and writes each once a batch. The value is
+    packed by hand: a map or a list of rows in it is not taken, or is slower.
+    """
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("counts", "counts BINARY")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        arrived = Counter(row[0] for row in rows)
+        found = self._state.get()
+        counts: dict[int, int] = _unpack(found[0]) if found is not None else {}
+        earliest = min(counts, default=None)
+        for window, count in arrived.items():
+            counts[window] = counts.get(window, 0) + count
+        self._state.update((msgpack.packb(counts),))
+        first = min(counts)
+        if earliest is None or first < earliest:
+            if earliest is not None:
+                self._handle.deleteTimer((earliest + 1) * _MILLISECONDS)
+            self._handle.registerTimer((first + 1) * _MILLISECONDS)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        passed = timerValues.getCurrentWatermarkInMs()
+        found = self._state.get()
+        counts = _unpack(found[0]) if found is not None else {}
+        complete = sorted(window for window in counts if (window + 1) * _MILLISECONDS <= passed)
+        for window in complete:
+            yield Row(query=key[0], window=window, count=counts[window])
+        rest = {window: count for window, count in counts.items() if window not in set(complete)}
+        if rest:
+            self._state.update((msgpack.packb(rest),))
+            self._handle.registerTimer((min(rest) + 1) * _MILLISECONDS)
+        else:
+            self._state.clear()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _unpack(data: bytes) -> dict[int, int]:
+    counts: dict[int, int] = msgpack.unpackb(data, strict_map_key=False)
+    return counts
+
+
+def count_windows(spark: SparkSession, source: Path, work: Path, files_a_batch: int) -> float:
+    """Reads the files that are there, counts, and writes the windows; returns the seconds it ran."""
+    records = (
+        spark.readStream.schema(_INPUT)
+        .option("maxFilesPerTrigger", files_a_batch)
+        .option("pathGlobFilter", "*.jsonl")
+        .json(str(source))
+    )
+    windows = (
+        records.select(
+            "query",
+            F.expr("time div 1000000").alias("window"),
+            F.timestamp_micros("time").alias("moment"),
+        )
+        .withWatermark("moment", "2 seconds")
+        .select("window", "query", "moment")
+        .groupBy("query")
+        .transformWithState(
+            statefulProcessor=Windower(),
+            outputStructType="query STRING, window BIGINT, count BIGINT",
+            outputMode="Append",
+            timeMode="EventTime",
+        )
+    )
+    query = (
+        windows.writeStream.format("json")
+        .option("path", str(work / "out"))
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return _running_seconds(query)
+
+
+def _running_seconds(query: StreamingQuery) -> float:
+    """How long the batches took, without the planning of the first one.
+
+    That starts a Python process to look at the processor, once for a query: start-up, which is not compared.
+    """
+    progress = query.recentProgress
+    total = sum(batch.durationMs["triggerExecution"] for batch in progress)
+    return (total - progress[0].durationMs.get("queryPlanning", 0)) / _MILLISECONDS
+
+
+class Numberer(StatefulProcessor):
+    """Emits every record with its number among its key's: one read and one write a key and batch."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("count", "count BIGINT")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        found = self._state.get()
+        count = found[0] if found is not None else 0
+        for row in rows:
+            count += 1
+            yield Row(number=row[0], sent=row[1], count=count)
+        self._state.update((count,))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def number_records(
+    spark: SparkSession, source: Path, checkpoint: Path, write: Callable[[int, list[tuple[int, int]]], None]
+) -> StreamingQuery:
+    """Follows a folder, one batch after the other with no pause; ``write`` gets a batch's results."""
+    records = (
+        spark.readStream.schema("time BIGINT, sent BIGINT, number BIGINT, query STRING")
+        .option("pathGlobFilter", "*.jsonl")
+        .json(str(source))
+    )
+    numbered = (
+        records.select("number", "sent", "query")
+        .groupBy("query")
+        .transformWithState(
+            statefulProcessor=Numberer(),
+            outputStructType="number BIGINT, sent BIGINT, count BIGINT",
+            outputMode="Append",
+            timeMode="None",
+        )
+    )
+
+    def finish(batch: DataFrame, number: int) -> None:
+        # Collecting runs the batch; few rows, so this is cheaper than any file sink's commit.
+        write(number, [(row[0], row[1]) for row in batch.collect()])
+
+    return (
+        numbered.writeStream.foreachBatch(finish)
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("append")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+
+
+def read_windows(work: Path) -> Counter[Window]:
+    """What `count_windows` wrote, as its commit log has it."""
+    counts: Counter[Window] = Counter()
+    log = work / "out" / "_spark_metadata"
+    for path in _committed(log):
+        with open(path) as file:
+            for line in file:
+                row = json.loads(line)
+                window = (row["query"], row["window"])
+                if window in counts:
+                    raise AssertionError(f"the window {window} was emitted twice")
+                counts[window] = row["count"]
+    return counts
+
+
+def _committed(log: Path) -> list[Path]:
+    """The data files of the file sink's log: those in the folder alone may be of failed attempts."""
+    paths = []
+    for entry in log.iterdir():
+        if entry.name.startswith("."):
+            continue
+        for line in entry.read_text().splitlines()[1:]:
+            paths.append(Path(json.loads(line)["path"].removeprefix("file://")))
+    return sorted(set(paths))
+
+
+class Stage(StatefulProcessor):
+    """Counts a key's records per window; emits a window, with its time, when the watermark has passed it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("counts", "counts BINARY")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        found = self._state.get()
+        counts = _unpack(found[0]) if found is not None else {}
+        for row in rows:
+            window = int(row["moment"].timestamp())
+            counts[window] = counts.get(window, 0) + 1
+            self._handle.registerTimer((window + 1) * _MILLISECONDS)
+        self._state.update((msgpack.packb(counts),))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        window = expiredTimerInfo.getExpiryTimeInMs() // _MILLISECONDS - 1
+        found = self._state.get()
+        counts = _unpack(found[0]) if found is not None else {}
+        if window in counts:
+            del counts[window]
+            self._state.update((msgpack.packb(counts),))
+            moment = datetime.datetime.fromtimestamp(window + 0.999999)
+            yield Row(key=key[0], moment=moment)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def three_stages(spark: SparkSession, source: Path, work: Path) -> StreamingQuery:
+    """The pipeline of three re-keyed stages that the lag of watermarks is measured on."""
+    records = (
+        spark.readStream.schema("time BIGINT, sent BIGINT, number BIGINT, query STRING")
+        .option("pathGlobFilter", "*.jsonl")
+        .json(str(source))
+        .select(F.col("query").alias("key"), F.timestamp_micros("time").alias("moment"))
+        .withWatermark("moment", "0 seconds")
+    )
+    rows = records
+    for number in range(3):
+        if number:
+            rows = rows.select(F.expr("substring(key, 1, length(key) - 1)").alias("key"), "moment")
+        rows = rows.groupBy("key").transformWithState(
+            statefulProcessor=Stage(),
+            outputStructType="key STRING, moment TIMESTAMP",
+            outputMode="Append",
+            timeMode="EventTime",
+            **({"eventTimeColumnName": "moment"} if number < 2 else {}),
+        )
+    return (
+        rows.writeStream.format("noop")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .outputMode("append")
+        .trigger(processingTime="0 seconds")
+        .start()
+    )

@@ -1,0 +1,1 @@
+"""What is measured on millwheel. Workers import these modules, so they import little themselves."""

@@ -1,0 +1,52 @@
+"""Numbers the records of each key, and stamps them when they are on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import millwheel as mw
+
+
+class Numberer(mw.Computation):
+    """Emits every record with its number among its key's."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["count"] = number = self.state.get("count", 0) + 1
+        value = record.value
+        self.produce("numbered", {"number": value["number"], "sent": value["sent"], "count": number})
+
+
+class Stamped(mw.Sink):
+    """Writes records, and when they were on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, epoch: int, shard: int, records: Sequence[mw.Record]) -> None:
+        pairs = [(record.value["number"], record.value["sent"]) for record in records]
+        write_stamped(self._folder / f"part-{epoch}-{shard}", pairs)
+
+
+def write_stamped(path: Path, pairs: Iterable[tuple[int, int]]) -> None:
+    """Writes (number, sent), makes it durable, and only then looks at the clock; the same for each system."""
+    with open(path.with_suffix(".data"), "w") as file:
+        json.dump(list(pairs), file)
+        file.flush()
+        os.fsync(file.fileno())
+    moment = time.time_ns() // 1_000
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(str(moment))
+    os.replace(temporary, path.with_suffix(".time"))
+
+
+def pipeline(source: Path, out: Path) -> mw.Pipeline:
+    """The stage on millwheel."""
+    p = mw.Pipeline("latency")
+    p.inject("queries", mw.injectors.Files(source / "*.jsonl", timestamp="time", follow=True))
+    p.add(Numberer(), inputs={"queries": mw.by("query")}, outputs=["numbered"])
+    p.sink("numbered", Stamped(out))
+    return p

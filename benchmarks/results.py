@@ -1,0 +1,71 @@
+"""What a benchmark leaves: a table on the screen, and a JSON file that says on what machine it ran."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "bench"
+
+
+def artifact(name: str) -> Path:
+    """A file of the results' folder, which is made."""
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    return _FOLDER / name
+
+
+def name(benchmark: str, *, quick: bool) -> str:
+    """What a benchmark's artifacts are called: a quick run does not replace the figures of a full one."""
+    return f"{benchmark}-quick" if quick else benchmark
+
+
+def save(name: str, result: dict[str, Any]) -> Path:
+    """Writes the result of a benchmark."""
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+    path = artifact(f"{name}.json")
+    path.write_text(json.dumps({"machine": machine, **result}, indent=2) + "\n")
+    return path
+
+
+@contextmanager
+def scratch(name: str) -> Iterator[Path]:
+    """A folder for stores, checkpoints and input, removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix=f"millwheel-{name}-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns that line up: text to the left, numbers to the right."""
+    cells = [list(head), *([_text(value) for value in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    numeric = [all(isinstance(row[column], int | float) for row in rows) for column in range(len(head))]
+    lines = []
+    for row in cells:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def verdict(passed: bool) -> str:
+    """How a target is reported; nothing is raised, as machines differ."""
+    return "PASS" if passed else "FAIL"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) < 1_000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
