@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 
@@ -20,6 +21,8 @@ NAMES = tuple(_TIME_LIMITS)
 def main() -> int:
     """Runs what the command line asks for; 0 if it ended, whatever the figures are."""
     arguments = _parser().parse_args()
+    # Leaves by the usual way, so that stores and input are removed and Spark is stopped.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if arguments.name is None:
         return _all(quick=arguments.quick)
     if arguments.name == "throughput":

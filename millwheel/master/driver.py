@@ -38,6 +38,8 @@ from millwheel.worker.tasks import load_error
 
 logger = logging.getLogger("millwheel")
 
+_ELSEWHERE = -1  # the first tablet of no interval
+
 _DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
 
 
@@ -117,6 +119,7 @@ class Driver:
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
+            self._now = max(self._now, plan.now)
             self._recovering = None
             return plan
         now = self.now()
@@ -150,11 +153,18 @@ class Driver:
             ignored=self.sources.ignored,
             before=dict(self.authority.inputs),
             lows={**self.authority.lows, **self.authority.percentiles},
-            holds=self.authority.holds(),
-            compact=not wait and max(estimate + self._fired, jump) <= self._compact_below,
+            holds=self._holds(),
+            compact=not wait and 0 < self._compact_below >= max(estimate + self._fired, jump),
             drain=drain,
             due_limit=self._due_limit,
         )
+
+    def _holds(self) -> dict[str, dict[int, int]]:
+        """The holds by interval; where the layout has just changed, they are in none of the new ones."""
+        holds = self.authority.holds()
+        if self._laid_out:
+            return holds
+        return {name: {_ELSEWHERE: min(found.values())} for name, found in holds.items()}
 
     def _ceiling(self) -> int:
         """The newest timestamp that may be read: so far ahead of the slowest computation (8.4)."""

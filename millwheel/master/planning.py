@@ -145,14 +145,17 @@ def _shares(
         return [(name, share) for name in ready]
     fresh = [name for name in ready if partitions[name].newest == MIN_TIME]
     known = [name for name in ready if partitions[name].newest != MIN_TIME]
-    if not known and len(fresh) == 1:
-        return [(fresh[0], bound)]
+    if not known:
+        # The first one is as good a guess as any; the others are looked into.
+        return [*((name, _SMALLEST_SHARE) for name in fresh[1:]), (fresh[0], bound)]
     shares = [(name, _SMALLEST_SHARE) for name in fresh]
-    if known:
-        last = min(partitions[name].newest for name in known) + 2 * injector.slack + _ABREAST
-        behind = [name for name in known if partitions[name].newest <= last]
-        left = max(bound - _SMALLEST_SHARE * len(fresh), _SMALLEST_SHARE)
-        shares += [(name, max(left // len(behind), _SMALLEST_SHARE)) for name in behind]
+    known.sort(key=lambda name: partitions[name].newest)
+    last = partitions[known[0]].newest + 2 * injector.slack + _ABREAST
+    behind = [name for name in known if partitions[name].newest <= last]
+    left = max(bound - _SMALLEST_SHARE * len(fresh), _SMALLEST_SHARE)
+    shares += [(name, max(left // len(behind), _SMALLEST_SHARE)) for name in behind]
+    # Where those come to their ends early, the next ones fill the epoch.
+    shares += [(name, bound) for name in known[len(behind) :]]
     return shares
 
 

@@ -25,8 +25,11 @@ class Sizer:
 
     def learn(self, records: int, seconds: float) -> None:
         """From an epoch. One that was not full says nothing about a larger one."""
-        if records < self.bound // 2 and seconds < self.target:
+        full = records >= self.bound // 2
+        if not full and seconds < self.target:
             return
         factor = self.target / max(seconds, 1e-3)
         factor = min(max(factor, 1 / _STEP), _STEP)
-        self.bound = min(max(int(min(self.bound, max(records, _LEAST)) * factor), _LEAST), _MOST)
+        # A slow epoch of few records was slow for another reason, the first one above all: it says that the
+        # bound is not too small, and no more.
+        self.bound = min(max(int(self.bound * factor), _LEAST), _MOST)

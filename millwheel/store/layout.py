@@ -9,7 +9,7 @@ cryptographic digest, and stands in the row.
     I computation digest                          a record ID that was seen
     G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together
     C computation tablet                          counters: rows, bytes, timers of each clock
-    M level tablet                                an interval: sequencer, epoch, watermarks
+    M level tablet                                an interval: sequencer, epoch
     P level tablet                                an interval's checkpoint: productions and report
 """
 

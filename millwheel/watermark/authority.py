@@ -35,6 +35,14 @@ class WatermarkAuthority:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._intervals: dict[str, dict[int, IntervalMark]] = {name: {} for name in graph.nodes}
+        self._fresh: dict[str, set[int]] = {name: set() for name in graph.nodes}
+        """By computation: the intervals that have reported since the last time that all had."""
+        self._forgotten: dict[str, dict[int, int]] = {name: {} for name in graph.nodes}
+        """By computation and first tablet: the sequencer under which an interval ceased to be."""
+        self._layout: dict[str, set[int]] = {name: set() for name in graph.nodes}
+        """By computation: the intervals that had all reported, the last time that all had."""
+        self._waiting: set[str] = set()
+        """Computations of whose present intervals not all have reported."""
         self.inputs: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
         self.lows: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
         self.percentiles: dict[str, int] = {
@@ -45,22 +53,32 @@ class WatermarkAuthority:
     def report(self, name: str, first: int, mark: IntervalMark) -> bool:
         """Takes an interval's report; refuses that of an old owner."""
         known = self._intervals[name].get(first)
-        if known is not None and known.sequencer > mark.sequencer:
+        oldest = known.sequencer if known is not None else self._forgotten[name].get(first, -1) + 1
+        if mark.sequencer < oldest:
             return False
         self._intervals[name][first] = mark
+        self._fresh[name].add(first)
         return True
 
     def publish(self, intervals: dict[str, set[int]]) -> None:
         """Moves the published values up to the minimum over the intervals, once all have reported.
 
         ``intervals`` is the layout: those that are no part of it any more are forgotten, and one that
-        has not reported keeps the values where they are.
+        has not reported keeps the values where they are. Where the layout has changed, what was reported
+        before does not count: an interval that begins at the same tablet is another one.
         """
         for name, marks in self._intervals.items():
             wanted = intervals[name]
-            if not wanted <= marks.keys():
+            changed = wanted != self._layout[name]
+            if not wanted <= (self._fresh[name] if changed else marks.keys()):
+                self._waiting.add(name)
                 continue
+            self._waiting.discard(name)
+            self._layout[name] = set(wanted)
+            self._fresh[name].clear()
+            newest = max((mark.sequencer for mark in marks.values()), default=0)
             for first in marks.keys() - wanted:
+                self._forgotten[name][first] = newest - 1
                 del marks[first]
             self.inputs[name] = max(self.inputs[name], min(mark.input for mark in marks.values()))
             self.lows[name] = max(self.lows[name], min(mark.low for mark in marks.values()))
@@ -85,6 +103,10 @@ class WatermarkAuthority:
         inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
         known = {**sources}
         for name in self._graph.nodes:
+            if name in self._waiting:
+                known[name] = lows[name]
+                known |= {variant(name, p): percentiles[variant(name, p)] for p in self._graph.percentiles}
+                continue
             senders = self._graph.senders(name)
             reached = {
                 p: min((known[variant(sender, p)] for sender in senders), default=MAX_TIME)
@@ -153,3 +175,4 @@ class WatermarkAuthority:
                 self.inputs[name], self.lows[name] = input_mark, low
                 self.percentiles |= {f: mark for f, mark in percentiles.items() if f in self.percentiles}
                 self._intervals[name] = {first: IntervalMark(*mark) for first, mark in intervals.items()}
+                self._layout[name] = set(intervals)

@@ -86,7 +86,7 @@ class Worker:
             found = _interval_state(snapshot.get, plan, level, interval)
             if found.epoch == plan.epoch:
                 return _checkpoint(snapshot, level, interval)
-            attempt = _Attempt(self, plan, level, index, found.inputs)
+            attempt = _Attempt(self, plan, level, index)
             outcome = attempt.run(snapshot, watermarks, sections)
         puts, deletes = attempt.writes(outcome)
 
@@ -106,14 +106,12 @@ class Worker:
 class _IntervalState:
     sequencer: int
     epoch: int
-    inputs: dict[str, int]
-    """By computation: the input watermark that this interval last had."""
 
 
 def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _IntervalState:
     data = get(interval_key(level, interval.first))
     if data is None:
-        return _IntervalState(0, 0, {})
+        return _IntervalState(0, 0)
     state = _IntervalState(*unpack(data))
     if state.sequencer > interval.sequencer or state.epoch > plan.epoch:
         raise FencedError(
@@ -136,7 +134,7 @@ def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int)
         for level, mine in enumerate(intervals, start=1):
             for interval in mine:
                 if interval.shard == number:
-                    states.setdefault(interval_key(level, interval.first), pack([0, 0, {}]))
+                    states.setdefault(interval_key(level, interval.first), pack([0, 0]))
 
         def guard(get: Get, keys: Sequence[bytes] = tuple(states)) -> None:
             for key in keys:
@@ -170,12 +168,11 @@ def _checkpoint(snapshot: Snapshot, level: int, interval: Interval) -> Outcome:
 class _Attempt:
     """One attempt at one step: pending changes in memory, nothing in the store."""
 
-    def __init__(self, worker: Worker, plan: Plan, level: int, index: int, inputs: dict[str, int]) -> None:
+    def __init__(self, worker: Worker, plan: Plan, level: int, index: int) -> None:
         self._worker = worker
         self._plan = plan
         self._level = level
         self._interval = plan.intervals[level - 1][index]
-        self._previous = inputs
         self._router = Router(worker.graph, plan, level, index)
         self._puts: list[tuple[bytes, bytes]] = []
         self._deletes: list[bytes] = []
@@ -205,7 +202,7 @@ class _Attempt:
         graph = worker.graph
         context = worker._contexts[name]
         number = worker._numbers[name]
-        before = max(plan.before.get(name, MIN_TIME), self._previous.get(name, MIN_TIME))
+        before = plan.before.get(name, MIN_TIME)
         reached = {
             p: min((watermarks[variant(s, p)] for s in graph.senders(name)), default=MAX_TIME)
             for p in (EXACT, *graph.percentiles)
@@ -267,8 +264,7 @@ class _Attempt:
     def writes(self, outcome: Outcome) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """All changes of the step, its checkpoint among them."""
         interval = self._interval
-        inputs = self._previous | {name: node.input for name, node in self._report.nodes.items()}
-        state = pack([interval.sequencer, self._plan.epoch, inputs])
+        state = pack([interval.sequencer, self._plan.epoch])
         self._puts.append((interval_key(self._level, interval.first), state))
         self._puts.append((checkpoint_key(self._level, interval.first), outcome.to_bytes()))
         return self._puts, self._deletes

@@ -28,9 +28,17 @@ def test_an_epoch_that_was_not_full_changes_nothing() -> None:
     assert sizer.bound == before
 
 
-def test_a_slow_epoch_of_few_records_makes_the_next_one_smaller() -> None:
+def test_a_slow_epoch_of_few_records_does_not_throw_the_bound_away() -> None:
     sizer = Sizer(target=1.0)
-    sizer.learn(records=1_000, seconds=30.0)
+    before = sizer.bound
+    sizer.learn(records=400, seconds=3.5)
+    assert before / 3 < sizer.bound <= before
+
+
+def test_slow_epochs_of_few_records_make_the_bound_smaller_if_they_go_on() -> None:
+    sizer = Sizer(target=1.0)
+    for _ in range(5):
+        sizer.learn(records=1_000, seconds=30.0)
     assert sizer.bound <= 1_000
 
 
