@@ -114,7 +114,7 @@ class _Walk:
         low = self._low(name)
         if low == MAX_TIME:
             return [Step(name, low, "end", "it has come to its end, nothing holds it")]
-        reached, _, intervals, _ = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}, {}])
+        reached, _, intervals, *_ = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
         timer = min((mark[_NEXT_TIMER] for mark in intervals.values()), default=MAX_TIME)
         hold = min((mark[_OLDEST_HOLD] for mark in intervals.values()), default=MAX_TIME)
         if min(timer, hold) < reached or min(timer, hold) <= low:

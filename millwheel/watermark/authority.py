@@ -164,15 +164,19 @@ class WatermarkAuthority:
                 self.lows[name],
                 {first: list(mark.__dict__.values()) for first, mark in self._intervals[name].items()},
                 {fast: low for fast, low in self.percentiles.items() if is_of(fast, name)},
+                sorted(self._layout[name]),
+                sorted(self._fresh[name]),
+                self._forgotten[name],
             ]
             for name in self._graph.nodes
         }
 
     def restore(self, value: dict[str, Any]) -> None:
         """From the journal; computations that are not in the graph any more are passed over."""
-        for name, (input_mark, low, intervals, percentiles) in value.items():
+        for name, (input_mark, low, intervals, percentiles, layout, fresh, forgotten) in value.items():
             if name in self._intervals:
                 self.inputs[name], self.lows[name] = input_mark, low
                 self.percentiles |= {f: mark for f, mark in percentiles.items() if f in self.percentiles}
                 self._intervals[name] = {first: IntervalMark(*mark) for first, mark in intervals.items()}
-                self._layout[name] = set(intervals)
+                self._layout[name], self._fresh[name] = set(layout), set(fresh)
+                self._forgotten[name] = forgotten
