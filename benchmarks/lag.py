@@ -89,6 +89,8 @@ def _peer(spark: SparkSession, work: Path, seconds: int) -> dict[str, list[float
         if mark is None:
             return {}
         moment = datetime.datetime.fromisoformat(mark)
+        if not moment.timestamp():
+            return {}  # no batch has moved it yet
         return {"Structured Streaming": (time.time() - moment.timestamp()) * 1_000}
 
     try:
