@@ -404,15 +404,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.restart(slots)
 
     def restart(self, slots: int) -> None:
-        if self.may_change_slots():
-            self.slots = slots
+        self.slots = slots
         self.start()
-
-    def may_change_slots(self) -> bool:
-        """Not where `test_layout_changes` says that it goes wrong: chained consumers behind others' work."""
-        if not self.chained:
-            return True
-        return self.due_limit == 100 and not any(self.holds(name) for name in self.chained)
 
     def plan(self, **how: bool) -> Plan | None:
         self.driver.sizer.bound = self.bound
