@@ -117,7 +117,7 @@ class Reader:
             return None
         if factor != 1:
             timestamps = [time * factor for time in timestamps]
-        return RecordBatch(timestamps, values, ids)
+        return RecordBatch(timestamps, values, ids, json=lines)
 
     def _slow(self, lines: list[bytes], parse: Callable[[bytes], Any]) -> RecordBatch:
         """Line by line, so that a bad one is known."""

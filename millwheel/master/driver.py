@@ -220,10 +220,10 @@ class Driver:
         """Hands records to the sinks in this process's memory."""
         for report in reports:
             for data in report.collected:
-                stream, shard, records = unpack_batch(data)
-                for sink in self.graph.sinks[stream]:
+                batch = unpack_batch(data)
+                for sink in self.graph.sinks[batch.stream]:
                     if sink.in_driver:
-                        self._write(sink, plan.epoch, shard, records)
+                        self._write(sink, plan.epoch, batch.shard, batch.records())
 
     def _write(self, sink: Sink, epoch: int, shard: int, records: list[Record]) -> None:
         try:

@@ -162,7 +162,7 @@ class _Walk:
             return None
         row = decode_row(data)
         key = row.key if row.key is not None else key_text(suffix[8:])
-        times = row.holds if kind == KIND_HOLD else {t: at for t, (at, k) in row.timers.items() if k == kind}
+        times = row.holds if kind == KIND_HOLD else row.timers
         tag = min(times, key=lambda tag: (times[tag], tag))
         return times[tag], key, tag, tablet
 

@@ -28,7 +28,7 @@ from millwheel.store.base import Get, Snapshot, Store
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass

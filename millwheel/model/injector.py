@@ -31,6 +31,8 @@ class RecordBatch(NamedTuple):
     ids: list[RecordId | None] | None = None
     keys: list[str] | None = None
     bad: Sequence[BadInput] = ()
+    json: list[bytes] | None = None
+    """Where each value is what `orjson.loads` made of a line: the lines, which then travel in their place."""
 
 
 class Injector:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from millwheel.model.record import Record
 
@@ -22,3 +23,9 @@ class Sink:
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         """Writes the records of one shard of one epoch."""
         raise NotImplementedError(f"{type(self).__name__} has no write()")
+
+    def write_columns(
+        self, epoch: int, shard: int, keys: Sequence[str], timestamps: Sequence[int], values: Sequence[Any]
+    ) -> bool:
+        """What `write` does, without an object for each record; False: `write` is asked."""
+        return False

@@ -8,7 +8,7 @@ cryptographic digest, and stands in the row.
     T computation tablet kind time fingerprint key  a key's earliest timer or hold, by time
     I computation digest                          a record ID that was seen
     G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together
-    C computation tablet                          counters: rows, bytes, timers of each clock
+    C computation tablet                          counters: rows, bytes, timers; the first of them
     M level tablet                                an interval: sequencer, epoch
     P level tablet                                an interval's checkpoint: productions and report
 """
@@ -51,6 +51,14 @@ def row_suffixes(keys: Sequence[str]) -> list[bytes]:
     if suffixes and max(map(len, suffixes)) > _LONGEST_INLINE + 8:
         return [row_suffix(key) for key in keys]
     return suffixes
+
+
+def tablets_of(keys: Sequence[str]) -> list[int]:
+    """The tablets of many keys."""
+    try:
+        return [_digest(data)[0] >> 2 for data in map(str.encode, keys)]
+    except UnicodeEncodeError:
+        return [row_suffix(key)[0] >> 2 for key in keys]
 
 
 def is_long(suffix: bytes) -> bool:

@@ -6,17 +6,20 @@ from typing import NamedTuple
 
 from millwheel.model.codec import pack, unpack
 
-Timers = dict[str, tuple[int, int]]
-"""By tag: the time, and the kind of clock (`KIND_WATERMARK` or `KIND_WALL`)."""
-Holds = dict[str, int]
+Times = dict[str, int]
+"""By tag: a time."""
 
 
 class Row(NamedTuple):
-    """A row as it is read; ``state`` is None where the key has timers or holds only."""
+    """A row as it is read; ``state`` is None where the key has timers or holds only.
+
+    A tag has one timer, of one clock: it is in ``timers`` (the watermark's) or in ``wall``.
+    """
 
     state: bytes | None
-    timers: Timers
-    holds: Holds
+    timers: Times
+    wall: Times
+    holds: Times
     key: str | None
 
 
@@ -24,22 +27,20 @@ _PLAIN = b"\x00"
 _FULL = b"\x01"
 
 
-def encode_row(state: bytes | None, timers: Timers, holds: Holds, long_key: str | None) -> bytes:
+def encode_row(state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None) -> bytes:
     """The bytes of a row; most rows of a steady pipeline are a state and one byte."""
-    if state is not None and not timers and not holds and long_key is None:
-        return _PLAIN + state
-    flat: list[str | int] = []
-    for tag, (time, kind) in timers.items():
-        flat += (tag, time, kind)
-    head = pack([state is not None, long_key, flat, holds])
-    return b"".join((_FULL, len(head).to_bytes(4, "big"), head, state or b""))
+    if wall or holds or long_key is not None:
+        return _FULL + pack((state, timers, wall, holds, long_key))
+    if timers or state is None:
+        return _FULL + pack((state, timers))
+    return _PLAIN + state
 
 
 def decode_row(data: bytes) -> Row:
     """The inverse of `encode_row`."""
     if data[0] == 0:
-        return Row(data[1:], {}, {}, None)
-    end = 5 + int.from_bytes(data[1:5], "big")
-    has_state, long_key, flat, holds = unpack(data[5:end])
-    timers = {flat[i]: (flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)}
-    return Row(data[end:] if has_state else None, timers, holds, long_key)
+        return Row(data[1:], {}, {}, {}, None)
+    parts = unpack(data[1:])
+    if len(parts) == 2:
+        return Row(parts[0], parts[1], {}, {}, None)
+    return Row(*parts)

@@ -27,7 +27,7 @@ from millwheel.model.record import Record, RecordId
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.sinks.collect import Collect
-from millwheel.store.layout import KIND_WALL, row_prefix, row_suffix
+from millwheel.store.layout import row_prefix, row_suffix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.worker.step import Worker
@@ -151,14 +151,11 @@ class Harness:
     def timers(self, computation: str, key: str) -> list[Timer]:
         """A key's pending timers, in the order in which they will fire."""
         row = self._row(computation, key)
-        timers = row.timers if row is not None else {}
-        return sorted(
-            (
-                Timer(tag, time, WALL if kind == KIND_WALL else WATERMARK)
-                for tag, (time, kind) in timers.items()
-            ),
-            key=lambda timer: (timer.timestamp, timer.tag),
-        )
+        if row is None:
+            return []
+        timers = [Timer(tag, time, WATERMARK) for tag, time in row.timers.items()]
+        timers += [Timer(tag, time, WALL) for tag, time in row.wall.items()]
+        return sorted(timers, key=lambda timer: (timer.timestamp, timer.tag))
 
     def low_watermark(self, computation: str) -> int:
         """A computation's low watermark (4.5)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,48 +18,62 @@ from millwheel.worker.envelope import Columns, Section
 _DIGEST = 16  # bytes: two of a billion IDs meet with a chance of one in 10^20
 
 
-Part = tuple[str, list[int], list[Any], list[RecordId | None] | None, list[bytes | None] | None, int, int]
-"""Some records of one key from one stream, in order: stream, columns (timestamps, values, IDs, digests of
-the IDs), and from where to where they stand in them.
+class Arrivals:
+    """Records in columns, in order of arrival, and by key the positions of its records in them.
 
-A plain tuple into shared columns: there is one for each key, and nothing is made faster.
-"""
+    There may be a key for each record, so a key has nothing but a list of positions.
+    """
 
-Arrivals = dict[str, list[Part]]
+    __slots__ = ("digests", "ids", "json", "keys", "streams", "timestamps", "values")
 
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.timestamps: list[int] = []
+        self.streams: list[str] = []
+        self.values: list[Any] = []
+        self.json: list[bytes | None] | None = None
+        """At the positions of records that are not decoded yet: their JSON."""
+        self.ids: list[RecordId | None] | None = None
+        self.digests: list[bytes | None] | None = None
+        """Of the IDs, once `SeenIds` has looked them up."""
 
-def add_section(arrivals: Arrivals, section: Section, stream: str) -> None:
-    """Adds what another task sent."""
-    _, _, keys, counts, timestamps, ids, values = section
-    start = 0
-    if not arrivals:
-        for key, count in zip(keys, counts, strict=True):
-            end = start + count
-            arrivals[key] = [(stream, timestamps, values, ids, None, start, end)]
-            start = end
-        return
-    for key, count in zip(keys, counts, strict=True):
-        end = start + count
-        part = (stream, timestamps, values, ids, None, start, end)
-        if key in arrivals:
-            arrivals[key].append(part)
-        else:
-            arrivals[key] = [part]
-        start = end
+    def add_section(self, section: Section, stream: str) -> None:
+        """Adds what another task sent."""
+        self._add(section.keys, section.timestamps, stream, section.ids, section.values, section.json)
 
+    def add_local(self, columns: Columns, stream: str) -> None:
+        """Adds what a computation chained before this one produced; the values are copies."""
+        self._add(columns.keys, columns.timestamps, stream, None, columns.objects(), None)
 
-def add_local(arrivals: Arrivals, keys: list[str], columns: Columns, stream: str) -> None:
-    """Adds what a computation chained before this one produced; the values are copies."""
-    times: dict[str, list[int]] = {}
-    values: dict[str, list[Any]] = {}
-    for key, time, value in zip(keys, columns.timestamps, columns.objects(), strict=True):
-        if key in times:
-            times[key].append(time)
-            values[key].append(value)
-        else:
-            times[key], values[key] = [time], [value]
-    for key, mine in times.items():
-        arrivals.setdefault(key, []).append((stream, mine, values[key], None, None, 0, len(mine)))
+    def _add(
+        self,
+        keys: list[str],
+        timestamps: list[int],
+        stream: str,
+        ids: list[RecordId | None] | None,
+        values: list[Any] | None,
+        json: list[bytes] | None,
+    ) -> None:
+        before, count = len(self.keys), len(keys)
+        self.keys += keys
+        self.timestamps += timestamps
+        self.streams += [stream] * count
+        self.values += [None] * count if values is None else values
+        if json is not None and self.json is None:
+            self.json = [None] * before
+        if self.json is not None:
+            self.json += [None] * count if json is None else json
+        if ids is not None and self.ids is None:
+            self.ids = [None] * before
+        if self.ids is not None:
+            self.ids += [None] * count if ids is None else ids
+
+    def by_key(self) -> dict[str, list[int]]:
+        """The positions of each key's records, in order."""
+        positions: defaultdict[str, list[int]] = defaultdict(list)
+        for position, key in enumerate(self.keys):
+            positions[key].append(position)
+        return positions
 
 
 class SeenIds:
@@ -74,23 +89,18 @@ class SeenIds:
         self._new: dict[str, list[bytes]] = {}
 
     def look_up(self, arrivals: Arrivals, snapshot: Snapshot) -> None:
-        """Gives every part that has IDs their digests, and reads those that the store knows."""
-        wanted: list[bytes] = []
+        """Gives every record that has an ID its digest, and reads those that the store knows."""
+        if arrivals.ids is None:
+            return
         prefix = self._prefix
         digest = xxhash.xxh3_128_digest
-        for key, parts in arrivals.items():
-            for index, (stream, timestamps, values, ids, _, start, end) in enumerate(parts):
-                if ids is None:
-                    continue
-                digests = [
-                    None if id is None else prefix + digest(pack([key, stream, id])) for id in ids[start:end]
-                ]
-                parts[index] = (stream, timestamps, values, ids, digests, start, end)
-                wanted.extend(found for found in digests if found is not None)
-        if wanted:
-            wanted.sort()
-            found = snapshot.get_each(wanted)
-            self._known.update(key for key, value in zip(wanted, found, strict=True) if value is not None)
+        arrivals.digests = [
+            None if id is None else prefix + digest(pack([key, stream, id]))
+            for key, stream, id in zip(arrivals.keys, arrivals.streams, arrivals.ids, strict=True)
+        ]
+        wanted = sorted(found for found in arrivals.digests if found is not None)
+        found = snapshot.get_each(wanted)
+        self._known.update(key for key, value in zip(wanted, found, strict=True) if value is not None)
 
     def is_new(self, stream: str, digest: bytes) -> bool:
         """Whether the ID was never seen; from here on it was."""

@@ -16,10 +16,7 @@ from millwheel.model.codec import packer
 from millwheel.model.computation import BOUND, Computation
 from millwheel.model.pipeline import Node
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK, Clock
-from millwheel.store.layout import KIND_WALL, KIND_WATERMARK
-from millwheel.store.row import Holds, Timers
-
-_KINDS = {WATERMARK: KIND_WATERMARK, WALL: KIND_WALL}
+from millwheel.store.row import Times
 
 
 class Output:
@@ -51,8 +48,9 @@ class HookContext:
         self.timestamp = 0
         self.raw: bytes | None = None
         self.deleted = False
-        self.timers: Timers = {}
-        self.holds: Holds = {}
+        self.timers: Times = {}
+        self.wall: Times = {}
+        self.holds: Times = {}
         self.changed = False
         self._pack = packer()
         # The default codec without its object in between: a state is read and written for each key.
@@ -69,12 +67,13 @@ class HookContext:
         self.outputs = {stream: Output() for stream in self.node.outputs}
         self.counts = {}
 
-    def begin(self, key: str, raw: bytes | None, timers: Timers, holds: Holds) -> None:
+    def begin(self, key: str, raw: bytes | None, timers: Times, wall: Times, holds: Times) -> None:
         """Turns to a key with the row that the store has for it."""
         self.key = key
         self.raw = raw
         self.deleted = False
         self.timers = timers
+        self.wall = wall
         self.holds = holds
         attributes = self.attributes
         attributes["key"] = key
@@ -127,20 +126,25 @@ class HookContext:
         return data
 
     def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
-        kind = _KINDS.get(clock)
-        if kind is None:
-            raise ValueError(f"a timer's clock is millwheel.WATERMARK or millwheel.WALL, not {clock!r}")
         if type(time) is not int:
             time = _integer(time, "a timer's time")
         if type(tag) is not str:
             raise TypeError(f"a timer's tag is a str, not {tag!r}")
         if not MIN_TIME <= time <= MAX_TIME:
             raise ValueError(f"a timer's time is a 64-bit integer, not {time}")
-        self.timers[tag] = (time, kind)
+        if clock == WATERMARK:
+            mine, other = self.timers, self.wall
+        elif clock == WALL:
+            mine, other = self.wall, self.timers
+        else:
+            raise ValueError(f"a timer's clock is millwheel.WATERMARK or millwheel.WALL, not {clock!r}")
+        mine[tag] = time
+        if other:
+            other.pop(tag, None)
         self.changed = True
 
     def clear_timer(self, tag: str) -> None:
-        if self.timers.pop(tag, None) is not None:
+        if self.timers.pop(tag, None) is not None or self.wall.pop(tag, None) is not None:
             self.changed = True
 
     def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None:
@@ -190,6 +194,7 @@ class HookContext:
             self.raw,
             self.deleted,
             dict(self.timers),
+            dict(self.wall),
             dict(self.holds),
             {stream: len(output.keys) for stream, output in self.outputs.items()},
             dict(self.counts),
@@ -197,15 +202,13 @@ class HookContext:
 
     def restore(self, saved: tuple[Any, ...]) -> None:
         """Undoes what a hook did since `save`."""
-        loaded, state, self.raw, self.deleted, timers, holds, lengths, self.counts = saved
+        loaded, state, self.raw, self.deleted, timers, wall, holds, lengths, self.counts = saved
         self.attributes.pop("state", None)
         if loaded:
             self.attributes["state"] = self.codec.decode(state)
-        # In place: the step holds on to these.
-        self.timers.clear()
-        self.timers.update(timers)
-        self.holds.clear()
-        self.holds.update(holds)
+        for mine, before in ((self.timers, timers), (self.wall, wall), (self.holds, holds)):
+            mine.clear()  # in place: the step holds on to them
+            mine.update(before)
         self.changed = True
         for stream, length in lengths.items():
             self.outputs[stream].truncate(length)

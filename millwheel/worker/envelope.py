@@ -1,8 +1,9 @@
 """Envelopes: records packed for one slot, which a carrier moves as opaque bytes.
 
-Records are packed in columns, grouped by key: one call packs the values of a whole section, and the
-receiver need not group them again. A *frame* is what one task sends to one slot: the low watermarks
-it knows of, the sections, and the reports on their way to the driver.
+Records are packed in columns, in the order in which they were sent: one call packs a column of a whole
+section. Lines of JSON travel as they were read, and are decoded when a hook looks at them. A *frame* is
+what one task sends to one slot: the low watermarks it knows of, the sections, and the reports on their
+way to the driver.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, NamedTuple, cast
 
 from millwheel.model.codec import pack, unpack
@@ -25,6 +25,8 @@ class Columns(NamedTuple):
     values: list[Any]
     ids: list[RecordId | None] | None
     packed: bool
+    json: list[bytes] | None = None
+    """Where every value came as a line of JSON: the lines."""
 
     def take(self, order: Sequence[int]) -> bytes:
         """The chosen values as one MessagePack array."""
@@ -54,42 +56,67 @@ def array_of(packed: Sequence[bytes]) -> bytes:
 
 
 class Section(NamedTuple):
-    """The records for one consumer, from one stream, in one interval, grouped by key."""
+    """The records for one consumer, from one stream, in one interval, as they were sent.
+
+    Either ``values`` are there, or the ``json`` that they are to be decoded from.
+    """
 
     edge: int
     interval: int
     keys: list[str]
-    counts: list[int]
     timestamps: list[int]
     ids: list[RecordId | None] | None
-    values: list[Any]
+    values: list[Any] | None
+    json: list[bytes] | None
 
 
 def pack_section(
-    edge: int,
-    interval: int,
-    keys: list[str],
-    counts: list[int],
-    timestamps: list[int],
-    ids: list[RecordId | None] | None,
-    values: bytes,
+    edge: int, interval: int, keys: list[str], columns: Columns, order: Sequence[int] | None
 ) -> bytes:
-    """A section's bytes; ``values`` come as a MessagePack array."""
-    return pack(
-        [edge, interval, keys, array("I", counts).tobytes(), array("q", timestamps).tobytes(), ids, values]
-    )
+    """A section's bytes: the chosen records, or all of them. ``keys`` stand beside the columns."""
+    timestamps, ids, json = columns.timestamps, columns.ids, columns.json
+    if order is not None:
+        keys = [keys[i] for i in order]
+        timestamps = [timestamps[i] for i in order]
+        ids = None if ids is None else [ids[i] for i in order]
+    values: Any
+    if json is not None:
+        values = b"\n".join(json if order is None else [json[i] for i in order])
+    else:
+        values = columns.take(range(len(keys)) if order is None else order)
+    return pack([edge, interval, keys, array("q", timestamps).tobytes(), ids, json is not None, values])
 
 
 def unpack_section(data: bytes) -> Section:
     """The inverse of `pack_section`."""
-    edge, interval, keys, counts, timestamps, ids, values = unpack(data)
-    return Section(
-        edge, interval, keys, _numbers("I", counts), _numbers("q", timestamps), ids, unpack(values)
-    )
+    edge, interval, keys, timestamps, ids, is_json, values = unpack(data)
+    times = _numbers("q", timestamps)
+    if is_json:
+        return Section(edge, interval, keys, times, ids, None, values.split(b"\n"))
+    return Section(edge, interval, keys, times, ids, unpack(values), None)
+
+
+class Batch(NamedTuple):
+    """Records on their way to a sink, in the order in which they were produced."""
+
+    stream: str
+    shard: int
+    keys: list[str]
+    timestamps: list[int]
+    ids: list[RecordId | None] | None
+    values: list[Any]
+
+    def records(self) -> list[Record]:
+        """As a sink of the user's own takes them."""
+        ids = self.ids or [None] * len(self.keys)
+        return [
+            Record(value, time, key, self.stream, id)
+            for value, time, key, id in zip(self.values, self.timestamps, self.keys, ids, strict=True)
+        ]
 
 
 def pack_batch(stream: str, shard: int, columns: Columns) -> bytes:
-    """Records on their way to a sink, in the order in which they were produced."""
+    """A batch's bytes."""
     return pack(
         [
             stream,
@@ -102,14 +129,10 @@ def pack_batch(stream: str, shard: int, columns: Columns) -> bytes:
     )
 
 
-def unpack_batch(data: bytes) -> tuple[str, int, list[Record]]:
-    """The stream, the shard, and the records."""
+def unpack_batch(data: bytes) -> Batch:
+    """The inverse of `pack_batch`."""
     stream, shard, keys, timestamps, ids, values = unpack(data)
-    columns = zip(
-        unpack(values), _numbers("q", timestamps), keys, repeat(stream), ids or repeat(None), repeat(False)
-    )
-    new = tuple.__new__
-    return stream, shard, [new(Record, fields) for fields in columns]
+    return Batch(stream, shard, keys, _numbers("q", timestamps), ids, unpack(values))
 
 
 def _numbers(kind: str, data: bytes) -> list[int]:

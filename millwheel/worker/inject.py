@@ -19,7 +19,7 @@ from millwheel.worker.plan import Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
 
-_ROUTED_AT_ONCE = 250_000  # records: enough to group well by key, little enough for a small worker
+_ROUTED_AT_ONCE = 60_000  # records: enough to pack them well, few enough for a processor's cache
 
 
 class Injection:
@@ -147,6 +147,7 @@ class _Pending:
         self.values: list[Any] = []
         self.keys: list[str] = []
         self.ids: list[Any] = []
+        self.json: list[bytes] | None = []
         self.with_ids = False
 
     def add(self, batch: RecordBatch) -> None:
@@ -156,9 +157,14 @@ class _Pending:
         self.keys += batch.keys if batch.keys is not None else [""] * count
         self.ids += batch.ids if batch.ids is not None else [None] * count
         self.with_ids |= batch.ids is not None
+        if batch.json is None:
+            self.json = None
+        elif self.json is not None:
+            self.json += batch.json
 
     def take(self) -> Columns:
-        columns = Columns(self.keys, self.timestamps, self.values, self.ids if self.with_ids else None, False)
+        ids = self.ids if self.with_ids else None
+        columns = Columns(self.keys, self.timestamps, self.values, ids, False, self.json)
         self._clear()
         return columns
 

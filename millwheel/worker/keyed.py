@@ -14,24 +14,22 @@ from millwheel.errors import MillWheelError, UserCodeError, shorten
 from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import key_text
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX
-from millwheel.model.record import Record, RecordId
-from millwheel.model.time import WALL, WATERMARK, Clock
+from millwheel.model.record import Record
+from millwheel.model.time import WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
 from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, is_long, row_prefix, row_suffixes
-from millwheel.store.row import Holds, Timers, decode_row, encode_row
-from millwheel.worker.arrivals import Arrivals, Part, SeenIds
+from millwheel.store.row import Times, decode_row, encode_row
+from millwheel.worker.arrivals import Arrivals, SeenIds
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns
 from millwheel.worker.report import NodeReport
 from millwheel.worker.route import diverted
-from millwheel.worker.tablets import BYTES, ROWS, WATERMARK_TIMERS, Earliest, Tablets
-
-_CLOCKS: tuple[Clock, Clock] = (WATERMARK, WALL)
+from millwheel.worker.tablets import BYTES, ROWS, WATERMARK_TIMERS, Tablets
 
 _MOST_FIRINGS = 1_000_000  # of one key in one epoch: past this, a timer that sets itself never ends
 
-_NO_TIMES = (None, None, None)
+_NO_POSITIONS: list[int] = []
 
 
 class KeyedRun:
@@ -72,7 +70,8 @@ class KeyedRun:
     ) -> None:
         """Every key that has records or a due timer."""
         context, report = self._context, self.report
-        suffixes: dict[bytes, str | None] = dict(zip(row_suffixes(list(arrivals)), arrivals, strict=True))
+        positions = arrivals.by_key()
+        suffixes: dict[bytes, str | None] = dict(zip(row_suffixes(list(positions)), positions, strict=True))
         due, report.more_due = self._tablets.due(snapshot, self._after, self._now, due_limit)
         for suffix in due:
             suffixes.setdefault(suffix, None)
@@ -87,11 +86,11 @@ class KeyedRun:
         attributes["now"] = self._now
         attributes["low_watermark"] = self._before
         attributes.pop("state", None)
-        nothing: list[Part] = []
         try:
             for suffix, row in zip(order_of_keys, rows, strict=True):
                 key = suffixes[suffix]
-                self._run_key(suffix, key, row, nothing if key is None else arrivals[key])
+                mine = _NO_POSITIONS if key is None else positions[key]
+                self._run_key(suffix, key, row, arrivals, mine)
         except UserCodeError:
             raise
         except Exception as error:
@@ -103,154 +102,159 @@ class KeyedRun:
             if output.timestamps and min(output.timestamps) < low:
                 report.produced_late += sum(time < low for time in output.timestamps)
 
-    def _run_key(self, suffix: bytes, key: str | None, row: bytes | None, parts: list[Part]) -> None:
+    def _run_key(
+        self, suffix: bytes, key: str | None, row: bytes | None, arrivals: Arrivals, mine: list[int]
+    ) -> None:
         context = self._context
-        hook = self._record_hook
-        before = self._before
-        new = tuple.__new__
         raw: bytes | None = None
-        timers: Timers = {}
-        holds: Holds = {}
-        old_times: Earliest = _NO_TIMES
-        old_counts = (0, 0, 0)
         long_key: str | None = None
+        timers: Times = {}
+        wall: Times = {}
+        holds: Times = {}
+        first: int | None = None
+        count = 0
+        others = None  # wall timers and holds, which few keys have
         if row is not None:
             if row[0] == 0:
                 raw = row[1:]
             else:
-                raw, timers, holds, long_key = decode_row(row)
-                old_times = _earliest(timers, holds)
-                old_counts = _census(timers, holds)
+                raw, timers, wall, holds, long_key = decode_row(row)
+                count = len(timers)
+                if count:
+                    first = min(timers.values())
+                if wall or holds:
+                    others = _others(wall, holds)
         if key is None:
             key = long_key if long_key is not None else key_text(suffix[8:])
-        context.begin(key, raw, timers, holds)
+        context.begin(key, raw, timers, wall, holds)
 
-        for stream, timestamps, values, ids, digests, start, end in parts:
-            if ids is not None:
-                self._run_identified(key, stream, timestamps, values, ids, digests, start, end)
-                continue
-            self.report.records += end - start
-            for index in range(start, end):
-                timestamp = timestamps[index]
-                late = timestamp < before
-                if late and not self._takes_late(key, timestamp, values[index]):
-                    continue
-                context.timestamp = timestamp
-                self._hand = record = new(Record, (values[index], timestamp, key, stream, None, late))
-                hook(record)
-        if timers:
-            self._fire(timers)
+        if mine:
+            if arrivals.digests is None:
+                self._run_records(key, arrivals, mine)
+            else:
+                self._run_identified(key, arrivals, mine)
+        if (timers and min(timers.values()) <= self._after) or (wall and min(wall.values()) <= self._now):
+            self._fire(timers, wall)
 
         state = context.encoded() if context.deleted or "state" in context.attributes else raw
-        if timers or holds or old_times is not _NO_TIMES:
-            self._index(suffix, timers, holds, old_times, old_counts)
-            plain = not timers and not holds
-        else:
-            plain = True
-        if plain and state is None:
+        tablets = self._tablets
+        if timers or count:
+            new_first = min(timers.values()) if timers else None
+            if new_first != first:
+                tablets.change(KIND_WATERMARK, suffix, first, new_first)
+            if len(timers) != count:
+                tablets.counters(suffix[0] >> 2)[WATERMARK_TIMERS] += len(timers) - count
+        if wall or holds or others is not None:
+            self._index_others(suffix, others, _others(wall, holds))
+        elif state is None and not timers:
             if row is not None:
                 self.deletes.append(self._prefix + suffix)
-                counters = self._tablets.counters(suffix[0] >> 2)
+                counters = tablets.counters(suffix[0] >> 2)
                 counters[ROWS] -= 1
                 counters[BYTES] -= len(row)
             return
-        if plain and state is not None and not is_long(suffix):
-            encoded = b"\x00" + state
-        else:
-            encoded = encode_row(state, timers, holds, key if is_long(suffix) else None)
+        encoded = encode_row(state, timers, wall, holds, key if is_long(suffix) else None)
         if encoded != row:
             self.puts.append((self._prefix + suffix, encoded))
-            counters = self._tablets.counters(suffix[0] >> 2)
+            counters = tablets.counters(suffix[0] >> 2)
             if row is None:
                 counters[ROWS] += 1
                 counters[BYTES] += len(encoded)
             else:
                 counters[BYTES] += len(encoded) - len(row)
 
-    def _index(
-        self,
-        suffix: bytes,
-        timers: Timers,
-        holds: Holds,
-        old_times: Earliest,
-        old_counts: tuple[int, int, int],
-    ) -> None:
-        """Brings the index by time and the counters up to a key's timers and holds."""
-        new_times = _earliest(timers, holds)
-        if new_times != old_times:
-            self._tablets.change(suffix, old_times, new_times)
-        new_counts = _census(timers, holds)
-        if new_counts != old_counts:
-            counters = self._tablets.counters(suffix[0] >> 2)
-            for kind in (KIND_WATERMARK, KIND_WALL, KIND_HOLD):
-                counters[WATERMARK_TIMERS + kind] += new_counts[kind] - old_counts[kind]
+    def _index_others(self, suffix: bytes, old: _Others | None, new: _Others) -> None:
+        """Brings the index by time and the counters up to a key's wall timers and holds."""
+        counters = self._tablets.counters(suffix[0] >> 2)
+        for kind, (was, had), (is_now, has) in zip(
+            (KIND_WALL, KIND_HOLD), old or _NO_OTHERS, new, strict=True
+        ):
+            if was != is_now:
+                self._tablets.change(kind, suffix, was, is_now)
+            counters[WATERMARK_TIMERS + kind] += has - had
 
-    def _run_identified(
-        self,
-        key: str,
-        stream: str,
-        timestamps: list[int],
-        values: list[Any],
-        ids: list[RecordId | None],
-        digests: list[bytes | None] | None,
-        start: int,
-        end: int,
-    ) -> None:
-        """Records with IDs: those that were seen are duplicates."""
-        context, report = self._context, self.report
-        for index in range(start, end):
-            if digests is not None:
-                digest = digests[index - start]
-                if digest is not None and not self._seen.is_new(stream, digest):
-                    report.duplicates += 1
+    def _run_records(self, key: str, arrivals: Arrivals, mine: list[int]) -> None:
+        """A key's records; none of them has an ID that must be looked at."""
+        context = self._context
+        hook = self._record_hook
+        before = self._before
+        new = Record.__new__
+        timestamps, streams, values = arrivals.timestamps, arrivals.streams, arrivals.values
+        json, ids = arrivals.json, arrivals.ids
+        self.report.records += len(mine)
+        for position in mine:
+            record = new(Record)
+            if json is None:
+                record.value = values[position]
+            else:
+                text = json[position]
+                if text is None:
+                    record.value = values[position]
+                else:
+                    record._json = text
+            record.key = key
+            record.stream = streams[position]
+            record.timestamp = timestamp = timestamps[position]
+            if ids is not None:
+                record.id = ids[position]
+            if timestamp < before:
+                record.late = True
+                if not self._takes_late(record):
                     continue
-            timestamp = timestamps[index]
-            late = timestamp < self._before
-            report.records += 1
-            if late and not self._takes_late(key, timestamp, values[index]):
-                continue
+            else:
+                record.late = False
             context.timestamp = timestamp
-            self._hand = record = Record(values[index], timestamp, key, stream, ids[index], late)
-            self._record_hook(record)
+            self._hand = record
+            hook(record)
 
-    def _takes_late(self, key: str, timestamp: int, value: Any) -> bool:
+    def _run_identified(self, key: str, arrivals: Arrivals, mine: list[int]) -> None:
+        """Records with IDs: those that were seen are duplicates."""
+        digests, streams = arrivals.digests, arrivals.streams
+        assert digests is not None
+        fresh = []
+        for position in mine:
+            digest = digests[position]
+            if digest is None or self._seen.is_new(streams[position], digest):
+                fresh.append(position)
+        self.report.duplicates += len(mine) - len(fresh)
+        if fresh:
+            self._run_records(key, arrivals, fresh)
+
+    def _takes_late(self, record: Record) -> bool:
         """Whether a late record is delivered; otherwise it is put aside."""
         report = self.report
         report.late += 1
         if self._keep_late:
             return True
         report.records -= 1
-        self._put_aside(key, timestamp, value)
-        return False
-
-    def _put_aside(self, key: str, timestamp: int, value: Any) -> None:
-        """A late record that is not delivered."""
         node = self._context.node
         if node.late == "drop":
-            self.report.dropped += 1
-            return
-        self.report.diverted += 1
-        late = Columns([key], [timestamp], [pack(value)], None, True)
-        self.diverted.append((node.name + LATE_SUFFIX, late))
+            report.dropped += 1
+        else:
+            report.diverted += 1
+            late = Columns([record.key], [record.timestamp], [pack(record.value)], None, True)
+            self.diverted.append((node.name + LATE_SUFFIX, late))
+        return False
 
-    def _fire(self, timers: Timers) -> None:
+    def _fire(self, timers: Times, wall: Times) -> None:
         """The due timers, ordered by (time, tag), those that are set meanwhile in their place."""
-        after, now = self._after, self._now
-        context, report = self._context, self.report
+        context = self._context
         attributes = context.attributes
         hook = self._timer_hook
-        limits = (after, now)
+        new = tuple.__new__
         fired = 0
-        due = sorted((time, tag) for tag, (time, kind) in timers.items() if time <= limits[kind])
-        if not due:
-            return
-        attributes["low_watermark"] = after
-        while due:
+        attributes["low_watermark"] = self._after
+        while due := self._due(timers, wall):
             context.changed = False
             for time, tag in due:
-                kind = timers.pop(tag)[1]
+                if tag in timers:
+                    del timers[tag]
+                    timer = new(Timer, (tag, time, WATERMARK))
+                else:
+                    del wall[tag]
+                    timer = new(Timer, (tag, time, WALL))
                 context.timestamp = time
-                self._hand = timer = Timer(tag, time, _CLOCKS[kind])
+                self._hand = timer
                 fired += 1
                 hook(timer)
                 if context.changed:
@@ -263,9 +267,16 @@ class KeyedRun:
                     "sets the next timer never ends when the watermark is at its end; "
                     "look at self.low_watermark before setting it"
                 )
-            due = sorted((time, tag) for tag, (time, kind) in timers.items() if time <= limits[kind])
-        report.timers += fired
+        self.report.timers += fired
         attributes["low_watermark"] = self._before
+
+    def _due(self, timers: Times, wall: Times) -> list[tuple[int, str]]:
+        after, now = self._after, self._now
+        due = [(time, tag) for tag, time in timers.items() if time <= after]
+        if wall:
+            due += [(time, tag) for tag, time in wall.items() if time <= now]
+        due.sort()
+        return due
 
     def _guarded_record(self, record: Record) -> None:
         context = self._context
@@ -277,7 +288,7 @@ class KeyedRun:
         except Exception as error:
             context.restore(saved)
             self.report.records -= 1
-            self._diverted(record._replace(value=unpack(value)), error)
+            self._diverted(record.with_value(unpack(value)), error)
 
     def _guarded_timer(self, timer: Timer) -> None:
         context = self._context
@@ -316,19 +327,14 @@ class KeyedRun:
         )
 
 
-def _earliest(timers: Timers, holds: Holds) -> Earliest:
-    """A key's earliest watermark timer, wall timer and hold."""
-    watermark = wall = None
-    for time, kind in timers.values():
-        if kind == KIND_WATERMARK:
-            if watermark is None or time < watermark:
-                watermark = time
-        elif wall is None or time < wall:
-            wall = time
-    return watermark, wall, min(holds.values()) if holds else None
+_Others = tuple[tuple[int | None, int], tuple[int | None, int]]
+"""Of a key's wall timers, and of its holds: the earliest, and how many there are."""
+
+_NO_OTHERS: _Others = ((None, 0), (None, 0))
 
 
-def _census(timers: Timers, holds: Holds) -> tuple[int, int, int]:
-    """How many watermark timers, wall timers and holds a key has."""
-    wall = sum(kind for _, kind in timers.values())
-    return len(timers) - wall, wall, len(holds)
+def _others(wall: Times, holds: Times) -> _Others:
+    return (
+        (min(wall.values(), default=None), len(wall)),
+        (min(holds.values(), default=None), len(holds)),
+    )

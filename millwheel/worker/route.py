@@ -6,7 +6,6 @@ The sender applies the consumer's key extractor (4.2), finds the interval that o
 from __future__ import annotations
 
 import traceback
-from collections import defaultdict
 from typing import Any, cast
 
 from millwheel.errors import UserCodeError, shorten
@@ -15,7 +14,7 @@ from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX
 from millwheel.model.record import Record
-from millwheel.store.layout import row_suffixes
+from millwheel.store.layout import tablets_of
 from millwheel.worker.envelope import Columns, pack_batch, pack_section
 from millwheel.worker.plan import Plan
 
@@ -34,7 +33,7 @@ class Router:
         self._shard = shard
         self._diverted = diverted
         self.sections: list[tuple[int, int, bytes]] = []
-        self.local: dict[int, list[tuple[list[str], Columns]]] = {}
+        self.local: dict[int, list[Columns]] = {}
         self.batches: list[bytes] = []
         self.streams: dict[str, int] = {}
         self.failed: dict[str, int] = {}
@@ -50,7 +49,7 @@ class Router:
         for edge in self._graph.consumers[stream]:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
             if chained:
-                self.local.setdefault(edge.index, []).append((columns.keys, columns))
+                self.local.setdefault(edge.index, []).append(columns)
                 continue
             if isinstance(edge.extractor, ByKey):
                 keys: list[Any] = columns.keys
@@ -123,35 +122,32 @@ class Router:
         self.send(errors, diverted(record, message, cause), None)
 
     def _pack(self, edge: Edge, keys: list[Any], columns: Columns) -> None:
-        groups: defaultdict[Any, list[int]] = defaultdict(list)
-        for i, key in enumerate(keys):
-            groups[key].append(i)
-        groups.pop(SKIP, None)
         intervals = self._plan.intervals[edge.level - 1]
-        if len(intervals) == 1:
-            owned: dict[int, list[str]] = {0: list(groups)} if groups else {}
-        else:
-            table = self._plan.tables[edge.level - 1]
-            owned = {}
-            for key, suffix in zip(groups, row_suffixes(list(groups)), strict=True):
-                index = table[suffix[0] >> 2]
-                if index in owned:
-                    owned[index].append(key)
-                else:
-                    owned[index] = [key]
-        timestamps, ids = columns.timestamps, columns.ids
-        for index, mine in owned.items():
-            order = [i for key in mine for i in groups[key]]
-            section = pack_section(
-                edge.index,
-                index,
-                mine,
-                [len(groups[key]) for key in mine],
-                [timestamps[i] for i in order],
-                None if ids is None else [ids[i] for i in order],
-                columns.take(order),
-            )
-            self.sections.append((edge.level, intervals[index].slot, section))
+        distinct = dict.fromkeys(keys)
+        if len(intervals) == 1 and SKIP not in distinct:
+            self._section(edge, 0, keys, columns, None)
+            return
+        nobody = len(intervals)
+        skipped = distinct.pop(SKIP, self) is None
+        table = self._plan.tables[edge.level - 1]
+        owners: dict[Any, int] = {
+            key: table[tablet] for key, tablet in zip(distinct, tablets_of(list(distinct)), strict=True)
+        }
+        if skipped:
+            owners[SKIP] = nobody
+        positions: list[list[int]] = [[] for _ in range(nobody + 1)]
+        for position, owner in enumerate(map(owners.__getitem__, keys)):
+            positions[owner].append(position)
+        for index, mine in enumerate(positions[:nobody]):
+            if mine:
+                self._section(edge, index, keys, columns, mine)
+
+    def _section(
+        self, edge: Edge, index: int, keys: list[str], columns: Columns, order: list[int] | None
+    ) -> None:
+        section = pack_section(edge.index, index, keys, columns, order)
+        slot = self._plan.intervals[edge.level - 1][index].slot
+        self.sections.append((edge.level, slot, section))
 
 
 # More than the intervals of a level and the levels of a graph, so that no two shards of a sink meet.

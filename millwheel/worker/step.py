@@ -24,7 +24,7 @@ from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Snapshot, Store
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
-from millwheel.worker.arrivals import Arrivals, SeenIds, add_local, add_section, id_retention
+from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
 from millwheel.worker.keyed import KeyedRun
@@ -181,10 +181,10 @@ class _Attempt:
     def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""
         started = time.perf_counter()
-        arrivals: dict[str, Arrivals] = {name: {} for name in self._worker.graph.levels[self._level - 1]}
+        arrivals = {name: Arrivals() for name in self._worker.graph.levels[self._level - 1]}
         for section in sections:
             edge = self._worker.graph.edges[section.edge]
-            add_section(arrivals[edge.consumer], section, edge.stream)
+            arrivals[edge.consumer].add_section(section, edge.stream)
         lows: dict[str, int] = {}
         for name in self._worker.graph.levels[self._level - 1]:
             lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name])
@@ -210,8 +210,8 @@ class _Attempt:
         reached[EXACT] = min(reached[EXACT], self._held_elsewhere(name))
         now_at = max(reached[graph.nodes[name].watermark], before)
         for edge in worker._edges[name]:
-            for keys, columns in self._router.local.pop(edge.index, ()):
-                add_local(arrivals, keys, columns, edge.stream)
+            for columns in self._router.local.pop(edge.index, ()):
+                arrivals.add_local(columns, edge.stream)
         seen = SeenIds(number)
         if graph.nodes[name].exactly_once:
             seen.look_up(arrivals, snapshot)

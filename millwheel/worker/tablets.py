@@ -1,7 +1,8 @@
 """The timer index and the counters of one computation in one interval.
 
 The index has one entry for each key and kind: its earliest watermark timer, wall timer, or hold. The
-counters say which tablets have any, so that an interval without timers costs no look-up for them.
+counters of a tablet say how many it has and when the first is due, so that an epoch looks at the index
+of no tablet but those where something is due or changes, however many timers are pending.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from millwheel.store.layout import (
     counters_key,
     time_bytes,
     time_of,
-    timer_key,
     timer_prefix,
 )
 
@@ -34,10 +34,9 @@ _FIRST_KIND: Final = 2  # then the timers of each clock and the holds, in the or
 WATERMARK_TIMERS: Final = _FIRST_KIND + KIND_WATERMARK
 WALL_TIMERS: Final = _FIRST_KIND + KIND_WALL
 HOLDS: Final = _FIRST_KIND + KIND_HOLD
-_COUNTERS: Final = 5
-
-Earliest = tuple[int | None, int | None, int | None]
-"""A key's earliest watermark timer, wall timer and hold."""
+_SUMMED: Final = 5
+_FIRST_TIME: Final = _SUMMED  # then the first timer of each clock and the first hold
+_KINDS: Final = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
 
 
 class Tablets:
@@ -50,17 +49,19 @@ class Tablets:
         stop = counters_key(computation, tablets.stop - 1) + b"\x00"
         for key, value in snapshot.scan(start, stop):
             self._counters[key[3]] = unpack(value)
-        self._stored = frozenset(self._counters)
         self._touched: set[int] = set()
-        self._added: dict[bytes, None] = {}
+        self._added: list[bytes] = []
         self._removed: set[bytes] = set()
+        self._first_added: dict[tuple[int, int], int] = {}
+        self._first_removed: set[tuple[int, int]] = set()
+        self._prefixes: dict[tuple[int, int], bytes] = {}
 
     def due(self, snapshot: Snapshot, watermark: int, now: int, limit: int) -> tuple[list[bytes], bool]:
         """The row suffixes of keys with a due timer, ``limit`` at most, and whether there are more."""
         found: dict[bytes, None] = {}
         for kind, time in ((KIND_WATERMARK, watermark), (KIND_WALL, now)):
             for tablet, counters in self._counters.items():
-                if not counters[_FIRST_KIND + kind]:
+                if not counters[_FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
                     continue
                 prefix = timer_prefix(self._computation, tablet, kind)
                 stop = after(prefix) if time >= MAX_TIME else prefix + time_bytes(time + 1)
@@ -70,44 +71,46 @@ class Tablets:
                     found[key[TIMER_SUFFIX:]] = None
         return list(found), False
 
-    def change(self, suffix: bytes, old: Earliest, new: Earliest) -> None:
-        """A key's earliest timers and hold, before and after."""
-        for kind in (KIND_WATERMARK, KIND_WALL, KIND_HOLD):
-            was, is_now = old[kind], new[kind]
-            if was == is_now:
-                continue
-            if was is not None:
-                key = timer_key(self._computation, suffix, kind, was)
-                self._added.pop(key, None)
-                self._removed.add(key)
-            if is_now is not None:
-                key = timer_key(self._computation, suffix, kind, is_now)
-                self._removed.discard(key)
-                self._added[key] = None
+    def change(self, kind: int, suffix: bytes, was: int | None, is_now: int | None) -> None:
+        """A key's earliest timer or hold of a kind, before and after: once for each key and step."""
+        tablet = suffix[0] >> 2
+        place = (tablet, kind)
+        prefix = self._prefixes.get(place)
+        if prefix is None:
+            prefix = self._prefixes[place] = timer_prefix(self._computation, tablet, kind)
+        if was is not None:
+            self._removed.add(prefix + time_bytes(was) + suffix)
+            if was == self.counters(tablet)[_FIRST_TIME + kind]:
+                self._first_removed.add(place)
+        if is_now is not None:
+            self._added.append(prefix + time_bytes(is_now) + suffix)
+            if is_now < self._first_added.get(place, MAX_TIME):
+                self._first_added[place] = is_now
 
     def counters(self, tablet: int) -> list[int]:
         """The counters of a tablet, to be changed."""
         counters = self._counters.get(tablet)
         if counters is None:
-            counters = self._counters[tablet] = [0] * _COUNTERS
+            counters = self._counters[tablet] = [0] * _SUMMED + [MAX_TIME] * len(_KINDS)
         self._touched.add(tablet)
         return counters
 
     def next_times(self, snapshot: Snapshot) -> tuple[int, int, int]:
         """The oldest watermark timer, wall timer and hold that are pending after this step."""
-        oldest = [MAX_TIME, MAX_TIME, MAX_TIME]
-        for tablet, counters in self._counters.items():
-            for kind in (KIND_WATERMARK, KIND_WALL, KIND_HOLD):
-                if tablet not in self._stored or not counters[_FIRST_KIND + kind]:
-                    continue
-                prefix = timer_prefix(self._computation, tablet, kind)
-                for key, _ in snapshot.scan(prefix, after(prefix)):
-                    if key not in self._removed:
-                        oldest[kind] = min(oldest[kind], time_of(key[TIMER_TIME]))
-                        break
-        for key in self._added:
-            kind = key[4]
-            oldest[kind] = min(oldest[kind], time_of(key[TIMER_TIME]))
+        for tablet, kind in self._first_removed:
+            prefix = timer_prefix(self._computation, tablet, kind)
+            left = (key for key, _ in snapshot.scan(prefix, after(prefix)) if key not in self._removed)
+            first = next(left, None)
+            self.counters(tablet)[_FIRST_TIME + kind] = (
+                MAX_TIME if first is None else time_of(first[TIMER_TIME])
+            )
+        for (tablet, kind), time in self._first_added.items():
+            counters = self.counters(tablet)
+            counters[_FIRST_TIME + kind] = min(counters[_FIRST_TIME + kind], time)
+        oldest = [
+            min((counters[_FIRST_TIME + kind] for counters in self._counters.values()), default=MAX_TIME)
+            for kind in _KINDS
+        ]
         return oldest[0], oldest[1], oldest[2]
 
     def percentile(self, snapshot: Snapshot, percentile: float) -> int:
@@ -120,7 +123,7 @@ class Tablets:
         for tablet, counters in self._counters.items():
             for kind in kinds:
                 pending += counters[_FIRST_KIND + kind]
-                if tablet in self._stored and counters[_FIRST_KIND + kind]:
+                if counters[_FIRST_KIND + kind]:
                     entries.append(
                         self._stored_times(snapshot, timer_prefix(self._computation, tablet, kind))
                     )
@@ -129,15 +132,15 @@ class Tablets:
 
     def _stored_times(self, snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
         for key, _ in snapshot.scan(prefix, after(prefix)):
-            if key not in self._removed and key not in self._added:
+            if key not in self._removed:
                 yield time_of(key[TIMER_TIME])
 
     def totals(self) -> list[int]:
         """The counters of the whole interval."""
-        sums = [0] * _COUNTERS
+        sums = [0] * _SUMMED
         for counters in self._counters.values():
-            for index, value in enumerate(counters):
-                sums[index] += value
+            for index in range(_SUMMED):
+                sums[index] += counters[index]
         return sums
 
     def writes(self) -> Iterator[tuple[bytes, bytes]]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from millwheel.errors import EngineError, MillWheelError, UserCodeError
-from millwheel.worker.envelope import Frame, Section, unpack_batch, unpack_section
+from millwheel.model.sink import Sink
+from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker
@@ -145,18 +146,23 @@ def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes
     """Hands batches to their sinks; returns those whose sink is in the driver's memory."""
     collected = []
     for data in batches:
-        stream, shard, records = unpack_batch(data)
-        sinks = worker.graph.sinks[stream]
+        batch = unpack_batch(data)
+        sinks = worker.graph.sinks[batch.stream]
         if any(sink.in_driver for sink in sinks):
             collected.append(data)
         for sink in sinks:
             if not sink.in_driver:
                 try:
-                    sink.write(plan.epoch, shard, records)
+                    _write(sink, plan.epoch, batch)
                 except Exception as error:
-                    text = f"stream {stream!r}: the sink {sink!r} raised {type(error).__name__}: {error}"
-                    raise SinkFailure(text) from error
+                    what = f"the sink {sink!r} raised {type(error).__name__}: {error}"
+                    raise SinkFailure(f"stream {batch.stream!r}: {what}") from error
     return collected
+
+
+def _write(sink: Sink, epoch: int, batch: Batch) -> None:
+    if not sink.write_columns(epoch, batch.shard, batch.keys, batch.timestamps, batch.values):
+        sink.write(epoch, batch.shard, batch.records())
 
 
 def _failed(frames: list[Frame], error: MillWheelError, dumps: Dumps | None) -> list[Frame]:
