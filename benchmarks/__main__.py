@@ -12,6 +12,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "latency": 600,
     "lag": 600,
     "skew": 600,
+    "timers": 600,
     "memory": 2_400,
     "soak": 5_400,
 }
@@ -41,6 +42,10 @@ def main() -> int:
         from benchmarks import skew
 
         skew.run(quick=arguments.quick)
+    elif arguments.name == "timers":
+        from benchmarks import timers
+
+        timers.run(quick=arguments.quick)
     elif arguments.name == "memory":
         from benchmarks import memory
 
@@ -80,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=2, help="turns of each system (default: 2)")
     add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
     add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
+    add("timers", "a million timers that wait, and how late wall timers fire")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")

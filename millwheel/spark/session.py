@@ -27,6 +27,10 @@ SETTINGS = {
     "spark.task.maxFailures": "4",
 }
 
+_LOCAL_JAVA = "-XX:TieredStopAtLevel=1"
+"""For the JVM of a session that is ours alone: it moves bytes and schedules tasks. The optimising
+compiler would take the cores from the workers for the first million records, and give nothing back."""
+
 
 def local_session(master: str | None = None) -> SparkSession:
     """The active session, or a new one on this machine."""
@@ -44,6 +48,8 @@ def local_session(master: str | None = None) -> SparkSession:
         # Four attempts at a task: in plain local mode Spark would give up at the first lost worker.
         master = f"local[{os.cpu_count() or 1},4]"
     builder = SparkSession.builder.appName("millwheel").master(master)
+    if master.startswith("local"):
+        builder = builder.config("spark.driver.extraJavaOptions", _LOCAL_JAVA)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     try:
