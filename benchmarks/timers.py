@@ -153,7 +153,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         f"none pending, target {_TARGET_RATIO:.0f}"
     )
     print(
-        f"{results.verdict(soon_enough)}  {len(late)} wall timers in an idle pipeline: p50 {p50:.0f} ms late, "
+        f"{results.verdict(soon_enough)}  {len(late)} wall timers, idle pipeline: p50 {p50:.0f} ms late, "
         f"p95 {p95:.0f} ms, worst {late[-1]:.0f} ms, target {_TARGET_LATE_MS:.0f} ms"
     )
     chart.bars(
