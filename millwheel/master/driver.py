@@ -159,6 +159,20 @@ class Driver:
             due_limit=self._due_limit,
         )
 
+    def next_plan_to_the_end(self) -> Plan | None:
+        """The next epoch of a run that ends by itself: at the end holds are not heeded any more."""
+        plan = self.next_plan()
+        if plan is None and self.exhausted and self.held:
+            plan = self.next_plan(drain=True)
+        if plan is None and self.sources.held_back:
+            plan = self.next_plan(over_skew=True)
+        return plan
+
+    @property
+    def ended(self) -> bool:
+        """Whether such a run has nothing more to do, known after a plan was asked for and there was none."""
+        return self.exhausted and not self.held
+
     def _holds(self) -> dict[str, dict[int, int]]:
         """The holds by interval; where the layout has just changed, they are in none of the new ones."""
         holds = self.authority.holds()

@@ -105,13 +105,9 @@ class Job:
         driver = self._driver
         wait = _SHORTEST_WAIT
         while not self._stop.is_set():
-            plan = driver.next_plan()
-            if plan is None and self._until_exhausted and driver.exhausted:
-                if not driver.held:
-                    break
-                plan = driver.next_plan(drain=True)
-            if plan is None and self._until_exhausted and driver.sources.held_back:
-                plan = driver.next_plan(over_skew=True)
+            plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
+            if plan is None and self._until_exhausted and driver.ended:
+                break
             if plan is not None:
                 driver.run(plan, self._executor)
                 wait = _SHORTEST_WAIT

@@ -76,9 +76,9 @@ class MemoryStore(Store):
     def __init__(self, shards: int = 1) -> None:
         self._log: _Undo = []
         self.address = "memory:"
-        self._all = [MemoryShard(self._log) for _ in range(shards + 1)]
-        self.journal: Shard = self._all[0]
-        self.shards: Sequence[Shard] = self._all[1:]
+        self.all_shards = [MemoryShard(self._log) for _ in range(shards + 1)]
+        self.journal: Shard = self.all_shards[0]
+        self.shards: Sequence[Shard] = self.all_shards[1:]
         self._owner: str | None = None
 
     def lock(self, owner: str) -> None:
@@ -90,7 +90,7 @@ class MemoryStore(Store):
         self._owner = None
 
     def size(self) -> int:
-        return sum(shard.size() for shard in self._all)
+        return sum(shard.size() for shard in self.all_shards)
 
     def mark(self) -> None:
         """Everything written from here on can be undone."""

@@ -21,7 +21,7 @@ from millwheel.errors import FencedError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Snapshot, Store
+from millwheel.store.base import Get, Shard, Snapshot, Store
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
@@ -55,7 +55,7 @@ class Outcome:
         return Outcome(*unpack(data))
 
 
-class _AlreadyCommitted(Exception):
+class AlreadyCommitted(Exception):
     """Another attempt at this step was faster."""
 
 
@@ -92,11 +92,11 @@ class Worker:
 
         def guard(get: Get) -> None:
             if _interval_state(get, plan, level, interval).epoch == plan.epoch:
-                raise _AlreadyCommitted
+                raise AlreadyCommitted
 
         try:
             shard.write(puts, deletes, guard)
-        except _AlreadyCommitted:
+        except AlreadyCommitted:
             with shard.snapshot() as snapshot:
                 return _checkpoint(snapshot, level, interval)
         return outcome
@@ -122,27 +122,47 @@ def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _In
     return state
 
 
+class _Moved(Exception):
+    """An interval was written between our look at it and our write."""
+
+
 def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int) -> None:
     """Gives every interval a new sequencer, so that no write under an old one succeeds any more.
 
     Intervals that an earlier layout had are fenced too: a remnant of it may still be running.
     """
-    prefix = interval_key(0, 0)[:1]
     for number, shard in enumerate(store.shards):
-        with shard.snapshot() as snapshot:
-            states = dict(snapshot.scan(prefix, after(prefix)))
-        for level, mine in enumerate(intervals, start=1):
-            for interval in mine:
-                if interval.shard == number:
-                    states.setdefault(interval_key(level, interval.first), pack([0, 0]))
+        mine = [
+            interval_key(level, interval.first)
+            for level, part in enumerate(intervals, start=1)
+            for interval in part
+            if interval.shard == number
+        ]
+        while True:
+            try:
+                _fence_shard(shard, mine, sequencer)
+                break
+            except _Moved:  # by the former owner, in its last moment: look again
+                continue
 
-        def guard(get: Get, keys: Sequence[bytes] = tuple(states)) -> None:
-            for key in keys:
-                found = get(key)
-                if found is not None and unpack(found)[0] > sequencer:
-                    raise FencedError("another driver has taken the pipeline over in this moment")
 
-        shard.write([(key, pack([sequencer, *unpack(old)[1:]])) for key, old in states.items()], (), guard)
+def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
+    prefix = interval_key(0, 0)[:1]
+    with shard.snapshot() as snapshot:
+        found: dict[bytes, bytes | None] = dict(snapshot.scan(prefix, after(prefix)))
+    for key in mine:
+        found.setdefault(key, None)
+    states = {key: [0, 0] if old is None else unpack(old) for key, old in found.items()}
+
+    def guard(get: Get) -> None:
+        for key, old in found.items():
+            now = get(key)
+            if now is not None and unpack(now)[0] > sequencer:
+                raise FencedError("another driver has taken the pipeline over in this moment")
+            if now != old:
+                raise _Moved
+
+    shard.write([(key, pack([sequencer, *state[1:]])) for key, state in states.items()], (), guard)
 
 
 def touched(store: Store, plan: Plan) -> bool:
@@ -228,9 +248,13 @@ class _Attempt:
         oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)
         if graph.nodes[name].watermark == EXACT:
             reached[EXACT] = now_at
+        if report.more_due:
+            # What was left may yet produce, and stamp it with anything that was not late before the epoch.
+            oldest = reached[EXACT] = MIN_TIME
         report.low = max(min(reached[EXACT], oldest), plan.lows.get(name, MIN_TIME))
         for p in graph.percentiles:
-            oldest = MAX_TIME if plan.drain else tablets.percentile(snapshot, p)
+            if not report.more_due:
+                oldest = MAX_TIME if plan.drain else tablets.percentile(snapshot, p)
             low = max(min(reached[p], oldest), report.low, plan.lows.get(variant(name, p), MIN_TIME))
             report.percentiles[variant(name, p)] = low
         report.counters = tablets.totals()

@@ -1,0 +1,259 @@
+"""What can go wrong, decided by one seed: the world that a simulated pipeline runs in.
+
+Drivers are threads of which one runs at a time. At every point at which a real process could die or be
+stopped (before and after each write, before each reading of the journal, between tasks) the seed decides
+who goes on, and whether something fails. The same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from millwheel.errors import MillWheelError
+from millwheel.store.base import Guard, Snapshot, Store
+from millwheel.store.memory import MemoryShard, MemoryStore
+from millwheel.worker.step import AlreadyCommitted
+
+
+class Lost(BaseException):
+    """An attempt at a task is gone, with or without its write. No code under test may catch it."""
+
+
+class Killed(BaseException):
+    """A driver and all its tasks are gone. No code under test may catch it."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often each fault happens: its chance at each point where it can, and ``most`` of all together."""
+
+    kill: float = 0.01
+    """A driver dies, its tasks with it; a new one starts on the same store."""
+    pause: float = 0.01
+    """A driver stands still while another one takes over; then it wakes up and goes on."""
+    lose: float = 0.03
+    """An attempt at a task dies, before its write or after it."""
+    late: float = 0.03
+    """An attempt is given up as lost, and its write arrives at some later time."""
+    repeat: float = 0.05
+    """A task is run a second time though the first attempt has answered; either answer may count."""
+    fail: float = 0.03
+    """An epoch fails for a reason that is mended before the next driver starts: a bad file, a bug."""
+    jump: float = 0.05
+    """The clock jumps, forwards or backwards."""
+    most: int = 12
+
+
+NO_FAULTS = Faults(most=0)
+
+_ENDLESS = 10_000  # turns: a schedule has some hundred
+
+
+class Actor(threading.Thread):
+    """A driver's process. It runs only when it is given the turn."""
+
+    def __init__(self, world: World, body: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.turn = threading.Semaphore(0)
+        self.over = False
+        self.in_task = False
+        self.error: BaseException | None = None
+        self._world = world
+        self._body = body
+
+    def run(self) -> None:
+        self.turn.acquire()
+        try:
+            self._body()
+        except Killed:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over = True
+            self._world.back.release()
+
+
+@dataclass
+class _LateWrite:
+    shard: MemoryShard
+    puts: list[tuple[bytes, bytes]]
+    deletes: list[bytes]
+    guard: Guard | None
+
+
+class World:
+    """The store, the clock, and the turns of the actors."""
+
+    def __init__(self, seed: int, faults: Faults, shards: int) -> None:
+        self.random = random.Random(seed)
+        self.faults = faults
+        self.memory = MemoryStore(shards)
+        self.back = threading.Semaphore(0)
+        self.happened: Counter[str] = Counter()
+        """How often each fault was."""
+        self._left = faults.most
+        self._late: list[_LateWrite] = []
+        self._actors: list[Actor] = []
+        self._current: Actor | None = None
+        self._wanted = 0
+        self._time = 0
+
+    def store(self) -> Store:
+        """A process's own handle of the store."""
+        return _SimulatedStore(self)
+
+    def clock(self) -> int:
+        """A wall clock that cannot be relied on."""
+        self._time += self.random.randrange(1, 1_000)
+        if self.happens("jump"):
+            self._time += self.random.choice((-1, 1)) * self.random.randrange(1, 100_000_000)
+        return self._time
+
+    def happens(self, fault: str) -> bool:
+        """Whether a fault is due here."""
+        chance = getattr(self.faults, fault)
+        if self._left <= 0 or not chance or self.random.random() >= chance:
+            return False
+        self._left -= 1
+        self.happened[fault] += 1
+        return True
+
+    def run(self, body: Callable[[], bool]) -> None:
+        """Runs drivers until one has brought everything to its end, and all others have ended too.
+
+        ``body`` is one driver's life; it returns whether all is done.
+        """
+        done = False
+
+        def live() -> None:
+            nonlocal done
+            if body():
+                done = True
+
+        for _ in range(_ENDLESS):
+            alive = [actor for actor in self._actors if not actor.over]
+            for actor in self._actors:
+                if actor.error is not None:
+                    raise actor.error
+            if (not alive and not done) or self._wanted:
+                self._wanted = 0
+                alive.append(self._start(live))
+            if not alive:
+                break
+            self._current = self.random.choice(alive)
+            self._current.turn.release()
+            self.back.acquire()
+        else:
+            raise AssertionError("the schedule does not end: the drivers make no progress")
+        while self._late:
+            self._write_late()
+
+    def _start(self, body: Callable[[], None]) -> Actor:
+        actor = Actor(self, body)
+        self._actors.append(actor)
+        actor.start()
+        return actor
+
+    def point(self) -> None:
+        """A moment in which anything may happen to the process that runs."""
+        if self._late and self.random.random() < 0.2:
+            self._write_late()
+        if self.happens("kill"):
+            raise Killed
+        if self.happens("pause"):
+            self._wanted = 1
+            self._yield()
+        elif self.random.random() < 0.2 and sum(not actor.over for actor in self._actors) > 1:
+            self._yield()
+
+    def _yield(self) -> None:
+        me = self.current
+        self.back.release()
+        me.turn.acquire()
+
+    @property
+    def current(self) -> Actor:
+        """Whose turn it is."""
+        assert self._current is not None
+        return self._current
+
+    def write(
+        self,
+        shard: MemoryShard,
+        puts: Iterable[tuple[bytes, bytes]],
+        deletes: Iterable[bytes],
+        guard: Guard | None,
+    ) -> None:
+        """A write by whoever runs: it may not come to it, come late, or be the last thing its writer did."""
+        puts, deletes = list(puts), list(deletes)
+        self.point()
+        in_task = self.current.in_task
+        if in_task and self.happens("late"):
+            self._late.append(_LateWrite(shard, puts, deletes, guard))
+            raise Lost
+        if in_task and self.happens("lose"):
+            raise Lost
+        shard.write(puts, deletes, guard)
+        if in_task and self.happens("lose"):
+            raise Lost
+        self.point()
+
+    def _write_late(self) -> None:
+        write = self._late.pop(self.random.randrange(len(self._late)))
+        try:
+            write.shard.write(write.puts, write.deletes, write.guard)
+            self.happened["late, taken"] += 1
+        except (MillWheelError, AlreadyCommitted):
+            self.happened["late, refused"] += 1
+
+
+class _SimulatedShard:
+    """A shard as one process reaches it."""
+
+    def __init__(self, world: World, shard: MemoryShard, *, journal: bool) -> None:
+        self._world = world
+        self._shard = shard
+        self._journal = journal
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        if self._journal:
+            self._world.point()
+        with self._shard.snapshot() as snapshot:
+            yield snapshot
+
+    def write(
+        self,
+        puts: Iterable[tuple[bytes, bytes]],
+        deletes: Iterable[bytes] = (),
+        guard: Guard | None = None,
+    ) -> None:
+        self._world.write(self._shard, puts, deletes, guard)
+
+
+class _SimulatedStore(Store):
+    """Any number of drivers may open it at a time: it is the sequencers that must keep them apart."""
+
+    def __init__(self, world: World) -> None:
+        memory = world.memory
+        self.address = memory.address
+        self.journal = _SimulatedShard(world, memory.all_shards[0], journal=True)
+        self.shards: Sequence[_SimulatedShard] = [
+            _SimulatedShard(world, shard, journal=False) for shard in memory.all_shards[1:]
+        ]
+        self._memory = memory
+
+    def lock(self, owner: str) -> None:
+        """Nobody is kept out."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def size(self) -> int:
+        return self._memory.size()

@@ -1,0 +1,421 @@
+"""A simulator: a pipeline under every failure that a seed can think of, in this process.
+
+The driver, the worker and the store's protocol are the real ones; the processes, the clock, the network
+and the failures are simulated, and one seed decides all of them (see `millwheel.testing.faults`). A run
+under faults must end with the records and the states of an undisturbed one.
+
+    python -m millwheel.testing.simulate my_pipelines:make --seeds 1000
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
+from millwheel.master.driver import Driver
+from millwheel.model.codec import pack, unpack
+from millwheel.model.graph import Graph, build
+from millwheel.model.keys import key_text
+from millwheel.model.pipeline import Pipeline
+from millwheel.model.record import Record
+from millwheel.model.sink import Sink
+from millwheel.store.layout import after, row_prefix
+from millwheel.store.row import Row, decode_row
+from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
+from millwheel.worker.step import Worker
+from millwheel.worker.tasks import inject, run_epoch, run_level
+
+_SHARDS = 4
+_TASK_ATTEMPTS = 4
+_JOB_ATTEMPTS = 25
+
+
+@dataclass
+class Simulated:
+    """How a run ended."""
+
+    outputs: dict[str, list[Record]]
+    """By stream: its records, in the order of the epochs."""
+    states: dict[str, dict[str, Any]]
+    """By computation and key: the state."""
+    rows: dict[str, dict[str, Row]]
+    """By computation and key: the row, with timers and holds."""
+    happened: Counter[str] = field(default_factory=Counter)
+    """How often each fault was."""
+    epochs: int = 0
+
+
+class SimulationFailure(AssertionError):
+    """A schedule did not end as the undisturbed run; the message says how to run it again."""
+
+    def __init__(self, message: str, seed: int) -> None:
+        super().__init__(message)
+        self.seed = seed
+
+
+Make = Callable[[], Pipeline]
+Check = Callable[[Simulated], None]
+
+
+def simulate(
+    make: Make,
+    *,
+    seeds: Iterable[int] = range(100),
+    faults: Faults | None = None,
+    check: Check | None = None,
+) -> Counter[str]:
+    """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
+
+    ``make`` builds the pipeline anew, injectors included, as a restarted process does; its injectors must
+    end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
+    depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
+    Returns how often each fault was.
+
+    >>> import millwheel as mw
+    >>> class Counts(mw.Computation):
+    ...     def process_record(self, record):
+    ...         self.state["n"] = self.state.get("n", 0) + 1
+    >>> def make():
+    ...     p = mw.Pipeline("counting")
+    ...     records = [mw.Record(key=f"key {i % 3}", value=i, timestamp=i) for i in range(9)]
+    ...     p.inject("numbers", mw.injectors.Records(records, per_epoch=2))
+    ...     p.add(Counts(), inputs={"numbers": mw.by_key})
+    ...     return p
+    >>> sum(simulate(make, seeds=range(5)).values()) > 0
+    True
+    """
+    expected = run_schedule(make, 0, NO_FAULTS)
+    if check is not None:
+        check(expected)
+    happened: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            result = run_schedule(make, seed, faults or Faults())
+            if check is not None:
+                check(result)
+            else:
+                compare(expected, result)
+        except Exception as error:
+            raise SimulationFailure(
+                f"seed {seed}: {type(error).__name__}: {error}\nrun it again: {_command(make, seed)}", seed
+            ) from error
+        happened += result.happened
+    return happened
+
+
+def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
+    """One run to the end of the input, under the faults that the seed decides."""
+    world = World(seed, faults, _SHARDS)
+    taps = _Taps(world)
+    lows = _Lows()
+    epochs = 0
+
+    def drive() -> bool:
+        nonlocal epochs
+        store = world.store()
+        graph = taps.tap(build(make()))
+        chaotic = faults.most > 0
+        choose = world.random.choice
+        driver: Driver | None = None
+        try:
+            driver = Driver(
+                graph,
+                store,
+                slots=choose((1, 2, 3, 4)) if chaotic else 2,
+                clock=world.clock,
+                owner="a simulated driver",
+                due_limit=choose((1, 3, 1000)) if chaotic else 1000,
+                compact_below=choose((0, 10, 4000)) if chaotic else 4000,
+            )
+            driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
+            executor = _Executor(world, graph, driver)
+            while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
+                if plan is None:
+                    raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
+                world.point()
+                driver.run(plan, executor)
+                lows.moved(driver)
+                epochs += 1
+        except FencedError:
+            if driver is not None and driver.sequencer == _generation(world):
+                raise  # by whom? nobody has taken over
+            world.happened["driver refused"] += 1
+            return False
+        except _Mishap:
+            return False
+        return True
+
+    world.run(drive)
+    result = _read(world, build(make()), taps)
+    result.epochs = epochs
+    return result
+
+
+def _generation(world: World) -> int:
+    """Of the driver that owns the pipeline."""
+    data = world.memory.all_shards[0].get(b"driver")
+    return int(unpack(data)[0]) if data is not None else 0
+
+
+class _Mishap(InputError):
+    """Somebody mends what it was; then a driver is started again."""
+
+
+class _Lows:
+    """The low watermarks that were committed last, by whatever driver: they never go back (invariant 5)."""
+
+    def __init__(self) -> None:
+        self._lows: dict[str, int] = {}
+        self._epoch = 0
+
+    def moved(self, driver: Driver) -> None:
+        """Looks at the watermarks after an epoch that a driver has committed."""
+        lows = driver.authority.lows
+        if driver.epoch <= self._epoch:
+            return  # its commit came first, but this thread is late to tell
+        for name, low in lows.items():
+            if low < self._lows.get(name, low):
+                raise AssertionError(
+                    f"computation {name!r}: epoch {driver.epoch} brought the low watermark back from "
+                    f"{self._lows[name]} to {low}"
+                )
+        self._lows, self._epoch = dict(lows), driver.epoch
+
+
+class _Sizes:
+    """Epochs of any size: the bound is another one each time that it is looked at."""
+
+    def __init__(self, world: World, *, chaotic: bool) -> None:
+        self._world = world
+        self._chaotic = chaotic
+
+    @property
+    def bound(self) -> int:
+        return self._world.random.randrange(1, 40) if self._chaotic else 50
+
+    def learn(self, records: int, seconds: float) -> None:
+        """Time means nothing here."""
+
+
+class _Executor:
+    """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
+
+    def __init__(self, world: World, graph: Graph, driver: Driver) -> None:
+        self._world = world
+        self._graph = graph
+        self._driver = driver
+        self._workers = [self._new_worker() for _ in range(2)]
+
+    def _new_worker(self) -> Worker:
+        return Worker(self._graph, self._driver.numbers, self._world.store(), self._world.random)
+
+    def execute(self, plan: Plan) -> list[Frame]:
+        for _ in range(_JOB_ATTEMPTS):
+            try:
+                return self._job(plan.to_bytes(), plan)
+            except Lost:
+                self._world.happened["job given up"] += 1
+        raise EngineError("every attempt at a job was lost")
+
+    def _job(self, data: bytes, plan: Plan) -> list[Frame]:
+        depth = len(self._graph.levels)
+        if plan.compact or not depth:
+            return [self._mishap()] if self._world.happens("fail") else self._task(partial(_run_whole, data))
+        slots = range(plan.slots)
+        sent = {task: self._task(partial(_inject, data, task)) for task in self._shuffled(range(plan.tasks))}
+        for level in range(1, depth + 1):
+            if self._world.happens("fail"):
+                return [self._mishap()]
+            arrived = {slot: [sent[sender][slot] for sender in self._shuffled(sent)] for slot in slots}
+            sent = {
+                slot: self._task(partial(_run_level, data, level, slot, arrived[slot]))
+                for slot in self._shuffled(slots)
+            }
+        return [sent[slot][slot] for slot in slots]
+
+    def _mishap(self) -> Frame:
+        return Frame(1, 0, {}, error=pickle.dumps(_Mishap("this input, or this hook, is to be mended")))
+
+    def _task(self, run: Callable[[Worker], list[Frame]]) -> list[Frame]:
+        """One task: tried again where an attempt is lost, given up after four."""
+        world = self._world
+        for _ in range(_TASK_ATTEMPTS):
+            try:
+                answer = self._attempt(run)
+            except Lost:
+                continue
+            if world.happens("repeat"):
+                try:
+                    second = self._attempt(run)
+                except Lost:
+                    return answer
+                answer = world.random.choice((answer, second))
+            return answer
+        raise Lost
+
+    def _attempt(self, run: Callable[[Worker], list[Frame]]) -> list[Frame]:
+        world = self._world
+        number = world.random.randrange(len(self._workers))
+        world.point()
+        world.current.in_task = True
+        try:
+            return _carried(run(self._workers[number]))
+        except Lost:
+            self._workers[number] = self._new_worker()
+            raise
+        finally:
+            world.current.in_task = False
+
+    def _shuffled(self, items: Iterable[int]) -> list[int]:
+        order = list(items)
+        self._world.random.shuffle(order)
+        return order
+
+
+def _run_whole(plan: bytes, worker: Worker) -> list[Frame]:
+    return run_epoch(worker, Plan.from_bytes(plan), pickle.dumps)
+
+
+def _inject(plan: bytes, task: int, worker: Worker) -> list[Frame]:
+    return inject(worker, Plan.from_bytes(plan), task, pickle.dumps)
+
+
+def _run_level(plan: bytes, level: int, slot: int, arrived: list[Frame], worker: Worker) -> list[Frame]:
+    return run_level(worker, Plan.from_bytes(plan), level, slot, _carried(arrived), pickle.dumps)
+
+
+def _carried(frames: Sequence[Frame]) -> list[Frame]:
+    """Frames as they come out of the wire."""
+    return [Frame.from_bytes(frame.to_bytes()) for frame in frames]
+
+
+class _Taps:
+    """What the outside has seen of every stream: by epoch and shard, the last that was written."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.written: dict[str, dict[tuple[int, int], list[Record]]] = {}
+
+    def tap(self, graph: Graph) -> Graph:
+        """The graph with a tap on each stream in place of its sinks."""
+        return replace(graph, sinks={stream: (_Tap(self, stream),) for stream in graph.streams})
+
+    def write(self, stream: str, epoch: int, shard: int, records: Sequence[Record]) -> None:
+        self._world.point()
+        self.written.setdefault(stream, {})[epoch, shard] = list(records)
+
+    def records(self, stream: str) -> list[Record]:
+        found = self.written.get(stream, {})
+        return [record for place in sorted(found) for record in found[place]]
+
+
+class _Tap(Sink):
+    def __init__(self, taps: _Taps, stream: str) -> None:
+        self._taps = taps
+        self._stream = stream
+
+    def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
+        self._taps.write(self._stream, epoch, shard, records)
+
+
+def _read(world: World, graph: Graph, taps: _Taps) -> Simulated:
+    """What is in the store and behind the sinks."""
+    rows: dict[str, dict[str, Row]] = {name: {} for name in graph.nodes}
+    states: dict[str, dict[str, Any]] = {name: {} for name in graph.nodes}
+    memory = world.memory
+    data = memory.all_shards[0].get(b"numbers")
+    numbers: dict[str, int] = unpack(data) if data is not None else {}
+    for name, node in graph.nodes.items():
+        prefix = row_prefix(numbers[name])
+        for shard in memory.all_shards[1:]:
+            for entry, value in shard.scan(prefix, after(prefix)):
+                row = decode_row(value)
+                key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
+                rows[name][key] = row
+                if row.state is not None:
+                    states[name][key] = node.computation.codec.decode(row.state)
+    outputs = {stream: taps.records(stream) for stream in graph.streams}
+    return Simulated(outputs, states, rows, world.happened)
+
+
+def compare(expected: Simulated, found: Simulated) -> None:
+    """Records and states of two runs must be the same; which epoch a record came in does not matter."""
+    for stream, records in expected.outputs.items():
+        wanted, got = _counted(records), _counted(found.outputs[stream])
+        if wanted != got:
+            raise AssertionError(
+                f"stream {stream!r}: {_some(wanted - got, 'lost')}{_some(got - wanted, 'doubled or wrong')}"
+            )
+    for name, rows in expected.rows.items():
+        for key in sorted(rows.keys() | found.rows[name].keys()):
+            if rows.get(key) != found.rows[name].get(key):
+                raise AssertionError(
+                    f"computation {name!r}, key {key!r}: the row is {found.rows[name].get(key)}, "
+                    f"undisturbed it is {rows.get(key)}"
+                )
+
+
+def _counted(records: Iterable[Record]) -> Counter[tuple[str, int, bytes]]:
+    return Counter((record.key, record.timestamp, pack(record.value)) for record in records)
+
+
+def _some(records: Counter[tuple[str, int, bytes]], what: str) -> str:
+    if not records:
+        return ""
+    return f"{sum(records.values())} {what}, one of them {next(iter(records))}; "
+
+
+def _command(make: Make, seed: int) -> str:
+    """What replays a schedule."""
+    module = make.__module__
+    if module == "__main__":
+        module = os.path.splitext(os.path.basename(sys.argv[0]))[0]
+    return f"python -m millwheel.testing.simulate {module}:{make.__qualname__} --seed {seed}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: 0 if every schedule ended as the undisturbed run."""
+    parser = argparse.ArgumentParser(
+        prog="python -m millwheel.testing.simulate",
+        description="Runs a pipeline under simulated failures, one schedule for each seed.",
+        epilog="Example: python -m millwheel.testing.simulate my_pipelines:make --seeds 1000",
+    )
+    parser.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns the pipeline")
+    parser.add_argument("--seeds", type=int, default=100, help="how many schedules (default: 100)")
+    parser.add_argument("--seed", type=int, help="this schedule only")
+    options = parser.parse_args(arguments)
+    sys.path.insert(0, os.getcwd())
+    module, _, name = options.pipeline.partition(":")
+    try:
+        make: Any = importlib.import_module(module)
+        for part in name.split("."):
+            make = getattr(make, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        print(f"{options.pipeline} is not MODULE:FACTORY ({error})", file=sys.stderr)
+        return 2
+    seeds = range(options.seeds) if options.seed is None else [options.seed]
+    try:
+        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None))
+    except (SimulationFailure, PipelineError, MillWheelError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(
+        f"{len(seeds)} schedules, all as undisturbed: "
+        + ", ".join(f"{n} {w}" for w, n in sorted(happened.items()))
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""Pipelines for the simulator, each with something that a failure could break."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import millwheel as mw
+from millwheel.testing import Simulated
+
+_RECORDS = 60
+_KEYS = 5
+
+
+class Parts(mw.Injector):
+    """Several partitions, each in order of time but for a little; some records come again, with their ID."""
+
+    def __init__(self, partitions: int = 2, *, ids: bool = False) -> None:
+        self._ids = ids
+        self._parts: dict[str, list[mw.Record]] = {}
+        for number in range(partitions):
+            source = random.Random(number)
+            records = []
+            for i in range(_RECORDS // partitions):
+                record = mw.Record(
+                    value={"word": f"w{source.randrange(_KEYS)}", "n": i},
+                    timestamp=i * 10 + source.randrange(30),
+                    id=f"{number}-{i}" if ids else None,
+                )
+                again = source.random() < 0.3, source.randrange(i + 1)
+                records.append(record)
+                if ids and again[0]:
+                    records.append(records[again[1]])
+            self._parts[str(number)] = records
+
+    def all(self) -> list[mw.Record]:
+        """The records of all partitions."""
+        return [record for records in self._parts.values() for record in records]
+
+    def poll(self) -> Mapping[str, Any]:
+        return {name: len(records) for name, records in self._parts.items()}
+
+    def read(self, partition: str, start: Any, end: Any) -> Iterable[mw.Record]:
+        return self._parts[partition][start or 0 : end]
+
+    def low_watermark(self, partition: str, offset: Any) -> int:
+        left = self._parts[partition][offset or 0 :]
+        return min((record.timestamp for record in left), default=mw.MAX_TIME)
+
+    def bound(self, partition: str, start: Any, end: Any, records: int) -> Any:
+        return min(end, (start or 0) + records)
+
+
+class Windower(mw.Computation):
+    """Counts a key's records per window, and says so when the window is complete."""
+
+    def process_record(self, record: mw.Record) -> None:
+        assert not record.late, "no record of these inputs is late"
+        window = record.timestamp // 100
+        self.state[window] = self.state.get(window, 0) + 1
+        self.set_timer(str(window), (window + 1) * 100)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self.produce("windows", [self.key, self.state.pop(int(timer.tag))], timestamp=timer.timestamp - 1)
+
+
+class Totals(mw.Computation):
+    """Adds up what it is sent in wider windows, and for ever."""
+
+    def process_record(self, record: mw.Record) -> None:
+        wide = record.timestamp // 300
+        self.state["sum"] = self.state.get("sum", 0) + record.value[1]
+        self.state[wide] = self.state.get(wide, 0) + record.value[1]
+        self.set_timer(str(wide), (wide + 1) * 300)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self.produce("totals", self.state.pop(int(timer.tag)))
+
+
+class Chained(mw.Computation):
+    """Shares its intervals, and its transaction, with the computation before it."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["seen"] = self.state.get("seen", 0) + 1
+        self.hold(record.timestamp, "open")
+        if self.state["seen"] % 2 == 0:
+            self.release("open")
+
+
+def windows(*, ids: bool = False) -> mw.Pipeline:
+    """Two levels of windows, a chained computation, and two computations that read the same stream."""
+    p = mw.Pipeline("windows")
+    p.inject("words", Parts(ids=ids))
+    p.add(Windower(), inputs={"words": mw.by("word")}, outputs=["windows"])
+    p.add(Chained(), inputs={"windows": mw.by_key})
+    p.add(Totals(), inputs={"windows": _all_together}, outputs=["totals"])
+    return p
+
+
+def _all_together(record: mw.Record) -> str:
+    return "all"
+
+
+def resent() -> mw.Pipeline:
+    """The same over a source that sends some records twice."""
+    return windows(ids=True)
+
+
+def check_resent(found: Simulated) -> None:
+    """Each record was counted once, in its window, however often it came."""
+    wanted: Counter[tuple[str, int]] = Counter()
+    for record in Parts().all():
+        wanted[record.value["word"], record.timestamp // 100 * 100 + 99] += 1
+    got = {(record.key, record.timestamp): record.value[1] for record in found.outputs["windows"]}
+    assert len(got) == len(found.outputs["windows"]), "a window came twice"
+    assert got == wanted
+    assert sum(record.value for record in found.outputs["totals"]) == _RECORDS
+    assert found.states["Totals"]["all"] == {"sum": _RECORDS}
+
+
+resent.check = check_resent  # type: ignore[attr-defined]
+
+
+class Draws(mw.Computation):
+    """Depends on chance: what it produced once must be what it produces ever after."""
+
+    def process_record(self, record: mw.Record) -> None:
+        token = random.SystemRandom().randrange(1 << 60)
+        self.state.setdefault("tokens", []).append(token)
+        self.produce("tokens", token)
+
+
+class Keeps(mw.Computation):
+    """Keeps what it was sent."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state.setdefault("tokens", []).append(record.value)
+        self.produce("kept", record.value)
+
+
+def draws() -> mw.Pipeline:
+    """Chance, and two consumers under other keys."""
+    p = mw.Pipeline("draws")
+    p.inject("words", Parts())
+    p.add(Draws(), inputs={"words": mw.by("word")}, outputs=["tokens"])
+    p.add(Keeps(), name="One", inputs={"tokens": _by_parity}, outputs=["kept"])
+    p.add(Keeps(), name="Two", inputs={"tokens": _all_together}, outputs=["kept"])
+    return p
+
+
+def _by_parity(record: mw.Record) -> str:
+    return str(record.value % 2)
+
+
+def check_draws(found: Simulated) -> None:
+    """Everybody has seen the same tokens, each once."""
+    drawn = _tokens(found, "Draws")
+    assert len(drawn) == len(set(drawn)) == _RECORDS, f"{len(drawn)} tokens of {_RECORDS} records"
+    for name in ("One", "Two"):
+        assert _tokens(found, name) == drawn, f"{name} was sent other tokens than were drawn"
+    assert sorted(record.value for record in found.outputs["tokens"]) == drawn, "the sink has other tokens"
+    assert sorted(record.value for record in found.outputs["kept"]) == sorted(2 * drawn)
+
+
+def _tokens(found: Simulated, name: str) -> list[int]:
+    return sorted(token for state in found.states[name].values() for token in state["tokens"])
+
+
+draws.check = check_draws  # type: ignore[attr-defined]

@@ -1,0 +1,233 @@
+"""The simulator can fail: each of these mistakes in the engine is found, by one seed or another."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millwheel.errors import FencedError
+from millwheel.master import driver as driver_module
+from millwheel.master.journal import Journal
+from millwheel.store.base import Get
+from millwheel.store.layout import checkpoint_key
+from millwheel.testing import Faults, SimulationFailure, simulate
+from millwheel.testing.faults import Lost
+from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.worker import step as step_module
+from millwheel.worker import tasks
+from millwheel.worker.arrivals import SeenIds
+from millwheel.worker.step import Outcome, Worker
+from tests.simulator import pipelines
+
+_SEEDS = 400
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _no_dedup(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SeenIds, "is_new", lambda self, stream, digest: True)
+
+
+def _ids_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SeenIds, "writes", lambda self, *rest: ())
+
+
+def _send_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """Productions leave although the write that they belong to did not come to pass."""
+    original = step_module._Attempt.run
+
+    def run(self: Any, *rest: Any) -> Outcome:
+        outcome = original(self, *rest)
+        self._worker.sent = outcome
+        return outcome
+
+    stepped = Worker.step
+
+    def step(self: Any, *rest: Any) -> Outcome:
+        self.sent = None
+        try:
+            return stepped(self, *rest)
+        except Lost:
+            if self.sent is None:
+                raise
+            outcome: Outcome = self.sent
+            return outcome
+
+    patch.setattr(step_module._Attempt, "run", run)
+    patch.setattr(Worker, "step", step)
+
+
+def _interval_state(get: Get, level: int, interval: Any) -> Any:
+    data = get(step_module.interval_key(level, interval.first))
+    found = step_module.unpack(data) if data is not None else (0, 0)
+    return step_module._IntervalState(*found)
+
+
+def _no_sequencer_check(patch: pytest.MonkeyPatch) -> None:
+    def state(get: Get, plan: Any, level: int, interval: Any) -> Any:
+        found = _interval_state(get, level, interval)
+        if found.epoch > plan.epoch:
+            raise FencedError("an old epoch")
+        return found
+
+    patch.setattr(step_module, "_interval_state", state)
+
+
+def _no_epoch_check(patch: pytest.MonkeyPatch) -> None:
+    """An epoch that an interval has committed is run on top of itself."""
+    original = step_module._interval_state
+
+    def state(get: Get, plan: Any, level: int, interval: Any) -> Any:
+        found = original(get, plan, level, interval)
+        if found.epoch == plan.epoch:
+            found.epoch -= 1
+        return found
+
+    patch.setattr(step_module, "_interval_state", state)
+
+
+def _checkpoint_without_productions(patch: pytest.MonkeyPatch) -> None:
+    original = step_module._checkpoint
+
+    def checkpoint(*rest: Any) -> Outcome:
+        outcome = original(*rest)
+        return Outcome(outcome.lows, [], outcome.batches, outcome.report)
+
+    patch.setattr(step_module, "_checkpoint", checkpoint)
+
+
+def _checkpoint_not_stored(patch: pytest.MonkeyPatch) -> None:
+    original = step_module._Attempt.writes
+
+    def writes(self: Any, outcome: Outcome) -> Any:
+        puts, deletes = original(self, outcome)
+        place = checkpoint_key(self._level, self._interval.first)
+        return [put for put in puts if put[0] != place], deletes
+
+    patch.setattr(step_module._Attempt, "writes", writes)
+
+
+def _plan_not_journaled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Journal, "plan", lambda self, plan, graph: None)
+
+
+def _journal_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Journal, "_write", lambda self, puts, deletes=(): self._shard.write(puts, deletes, lambda get: None)
+    )
+
+
+def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """A new driver goes to work while the old one's tasks may still write."""
+    patch.setattr(driver_module, "fence", lambda *rest: None)
+    _no_sequencer_check(patch)
+
+
+def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
+    """What a task writes between a new driver's look at an interval and its write is written over."""
+    patch.setattr(step_module, "_Moved", type("Ignored", (Exception,), {}))
+    original = step_module._fence_shard
+
+    def fence(shard: Any, mine: Any, sequencer: int) -> None:
+        class Unguarded:
+            snapshot = shard.snapshot
+
+            @staticmethod
+            def write(puts: Any, deletes: Any, guard: Any) -> None:
+                shard.write(puts, deletes, None)
+
+        original(Unguarded, mine, sequencer)  # type: ignore[arg-type]
+
+    patch.setattr(step_module, "_fence_shard", fence)
+
+
+def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
+    """A receiver believes the fastest of its senders."""
+    original = tasks._merge
+
+    def merge(plan: Any, frames: Any, level: int) -> dict[str, int]:
+        merged = original(plan, frames, level)
+        for frame, name in itertools.product(frames, merged):
+            if level > 1 and name in frame.watermarks:
+                merged[name] = max(merged[name], frame.watermarks[name])
+        return merged
+
+    patch.setattr(tasks, "_merge", merge)
+
+
+def _watermarks_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WatermarkAuthority, "restore", lambda self, value: None)
+
+
+def _sink_not_idempotent(patch: pytest.MonkeyPatch) -> None:
+    """Every attempt writes under a name of its own."""
+    numbers = itertools.count()
+    original = tasks._write
+
+    def write(sink: Any, epoch: int, batch: Any) -> None:
+        original(sink, epoch, batch._replace(shard=next(numbers)))
+
+    patch.setattr(tasks, "_write", write)
+
+
+def _offsets_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The commit says that the epoch is over, and not how far it read."""
+    original = Journal.commit
+
+    def commit(self: Any, *rest: Any) -> None:
+        original(self, *rest[:-1], [])
+
+    patch.setattr(Journal, "commit", commit)
+
+
+def _due_timers_hold_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Due timers that were left over do not hold the watermark."""
+    original = step_module.KeyedRun.run
+
+    def run(self: Any, *rest: Any) -> None:
+        original(self, *rest)
+        self.report.more_due = False
+
+    patch.setattr(step_module.KeyedRun, "run", run)
+
+
+_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
+"""What it takes until an old plan and another one for the same epoch meet."""
+
+_BUGS: dict[str, tuple[Plant, list[Any]]] = {
+    "duplicates are not looked for": (_no_dedup, [pipelines.resent]),
+    "IDs are not stored": (_ids_not_stored, [pipelines.resent]),
+    "productions leave before the commit": (_send_before_commit, [pipelines.draws]),
+    "the sequencer is not looked at": (_no_sequencer_check, [pipelines.windows, pipelines.draws]),
+    "a committed epoch is run again": (_no_epoch_check, [pipelines.windows]),
+    "a checkpoint without productions": (_checkpoint_without_productions, [pipelines.windows]),
+    "no checkpoint": (_checkpoint_not_stored, [pipelines.windows]),
+    "the plan is not journaled": (_plan_not_journaled, [pipelines.windows]),
+    "the journal takes any driver's writes": (_journal_not_fenced, [pipelines.windows]),
+    "a new driver fences nothing": (_intervals_not_fenced, [pipelines.windows, pipelines.draws]),
+    "a fence that looks only once": (_fence_that_looks_once, [pipelines.windows, pipelines.draws]),
+    "the watermark follows the fastest sender": (_watermark_leads, [pipelines.windows]),
+    "watermarks are forgotten by a restart": (_watermarks_forgotten, [pipelines.windows]),
+    "a retry writes to the sink again": (_sink_not_idempotent, [pipelines.windows]),
+    "offsets are not journaled": (_offsets_forgotten, [pipelines.windows]),
+    "due timers left over hold nothing": (_due_timers_hold_nothing, [pipelines.windows]),
+}
+
+
+@pytest.mark.parametrize("name", _BUGS)
+def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, makes = _BUGS[name]
+    plant(monkeypatch)
+    found = []
+    for make in makes:
+        try:
+            faults = _MISHAPS if "sequencer" in name else None
+            simulate(make, seeds=range(_SEEDS), faults=faults, check=getattr(make, "check", None))
+        except (SimulationFailure, AssertionError) as error:
+            found.append(str(error) or "without any fault")
+            break
+    assert found, f"{_SEEDS} schedules of {[make.__name__ for make in makes]} did not find it"
+    print(found[0].splitlines()[0])
