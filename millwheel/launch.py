@@ -32,6 +32,7 @@ _OPTIONS = {
     "slots": "in how many pieces the key space is worked on at once (default: Spark's parallelism)",
     "target": "seconds that a full epoch is to take (default: 1)",
     "due_limit": "keys with due timers that an interval takes up in one epoch (default: 100,000)",
+    "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "progress": "whether to show a line of progress (default: if stderr is a terminal)",
@@ -100,7 +101,7 @@ def _launch(
             follow=follow,
             **{
                 name: options[name]
-                for name in ("target", "due_limit", "compact_below", "max_skew")
+                for name in ("target", "due_limit", "compact_below", "max_skew", "step_budget")
                 if name in options
             },
         )

@@ -32,7 +32,7 @@ from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
 from millwheel.worker.envelope import Frame, unpack_batch
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.step import fence, touched
+from millwheel.worker.step import fence, touched, weak_levels
 from millwheel.worker.tablets import HOLDS, WALL_TIMERS
 from millwheel.worker.tasks import load_error
 
@@ -41,6 +41,9 @@ logger = logging.getLogger("millwheel")
 _ELSEWHERE = -1  # the first tablet of no interval
 
 _DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
+
+
+_STEP_BUDGET = 1.0  # seconds
 
 
 class Executor(Protocol):
@@ -64,6 +67,7 @@ class Driver:
         follow: bool = False,
         due_limit: int = _DUE_LIMIT,
         max_skew: int | None = None,
+        step_budget: float = _STEP_BUDGET,
         compact_below: int = 4_000,
     ) -> None:
         self.graph = graph
@@ -74,8 +78,10 @@ class Driver:
         self._clock = clock
         self._due_limit = due_limit
         self._max_skew = max_skew
+        self._step_budget = step_budget
         self._compact_below = compact_below
         self._fired = 0
+        self._filters: dict[tuple[str, int], tuple[int, float]] = {}
         store.lock(owner)
         for source in graph.sources:
             source.injector.open(follow=follow)
@@ -125,8 +131,9 @@ class Driver:
         now = self.now()
         self.sources.poll(now)
         wait = self.authority.more_due  # due timers come before new records
+        left = self.authority.left
         ranges: list[Range] = []
-        if not wait:
+        if not wait and left <= self.sizer.bound:
             ceiling = MAX_TIME if over_skew else self._ceiling()
             ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
         marks = self.sources.marks(ranges, now)
@@ -134,13 +141,13 @@ class Driver:
         if not ranges:
             reached = {name: mark.watermark() for name, mark in marks.items()}
             due = self.authority.makes_due(reached)
-            idle = not (due or wait or drain or force or self.authority.next_wall <= now)
+            idle = not (due or wait or left or drain or force or self.authority.next_wall <= now)
             if idle and self._laid_out:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
                 return None
         tasks = max((r.task for r in ranges), default=-1) + 1
-        estimate = self.sources.size(ranges)
+        estimate = self.sources.size(ranges) + left
         jump = due_everywhere(marks, self.authority) if due else 0
         return Plan(
             epoch=self.epoch + 1,
@@ -156,6 +163,7 @@ class Driver:
             holds=self._holds(),
             compact=not wait and 0 < self._compact_below >= max(estimate + self._fired, jump),
             drain=drain,
+            budget=self._step_budget,
             due_limit=self._due_limit,
         )
 
@@ -222,11 +230,12 @@ class Driver:
         """Raises what a task met. A plan of which nothing is in the store is forgotten.
 
         So the next start may plan anew, over input that was mended. Otherwise the plan stays, and the
-        next start runs it again: what is in the store came from these very ranges.
+        next start runs it again: what is in the store came from these very ranges. Weak productions may
+        have reached a sink though nothing is in the store.
         """
         if isinstance(error, FencedError):
             raise FencedError(f"{error}: {self.journal.owner()}") from error
-        if not touched(self.store, plan):
+        if not touched(self.store, plan) and not weak_levels(self.graph):
             self.journal.forget_plan()
         raise error
 
@@ -254,6 +263,8 @@ class Driver:
             self.totals.add(report)
             for name, node in report.nodes.items():
                 fired += node.timers
+                if node.filter_bytes:
+                    self._filters[name, report.first] = (node.filter_bytes, node.filter_error)
                 mark = IntervalMark(
                     report.sequencer,
                     node.input,
@@ -264,6 +275,7 @@ class Driver:
                     node.more_due,
                     node.counters,
                     node.percentiles,
+                    node.left,
                 )
                 self.authority.report(name, report.first, mark)
         self._fired = fired
@@ -298,7 +310,9 @@ class Driver:
     def settled(self) -> bool:
         """Whether nothing is due without new input: no timer was left, and none becomes due by what
         the intervals of the last epoch did not know of each other yet."""
-        return not self.authority.more_due and not self.authority.makes_due(self.sources.watermarks)
+        if self.authority.more_due or self.authority.left:
+            return False
+        return not self.authority.makes_due(self.sources.watermarks)
 
     @property
     def exhausted(self) -> bool:
@@ -318,6 +332,9 @@ class Driver:
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
         report.idle_partitions = dict(self.sources.idle)
+        for (name, _), (size, error) in self._filters.items():
+            report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size
+            report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)
         if self._drained:
             report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
         return report

@@ -26,7 +26,7 @@ from millwheel.store.layout import (
 )
 from millwheel.store.row import decode_row
 
-_NEXT_TIMER, _OLDEST_HOLD = 3, 5  # where an interval's mark has them, in the journal
+_NEXT_TIMER, _OLDEST_HOLD, _LEFT = 3, 5, 9  # where an interval's mark has them, in the journal
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Step:
     """A computation, or an injector as ``@NAME``."""
     low_watermark: int
     because: str
-    """``end``, ``timer``, ``hold``, ``input``, ``partition`` or ``idle``."""
+    """``end``, ``records``, ``timer``, ``hold``, ``input``, ``partition`` or ``idle``."""
     text: str
     interval: int | None = None
     """The first tablet of the interval that the key lives in."""
@@ -115,6 +115,10 @@ class _Walk:
         if low == MAX_TIME:
             return [Step(name, low, "end", "it has come to its end, nothing holds it")]
         reached, _, intervals, *_ = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
+        left = sum(mark[_LEFT] for mark in intervals.values())
+        if left:
+            text = f"a slow step has left {left:,} records to the next epoch"
+            return [Step(name, low, "records", text)]
         timer = min((mark[_NEXT_TIMER] for mark in intervals.values()), default=MAX_TIME)
         hold = min((mark[_OLDEST_HOLD] for mark in intervals.values()), default=MAX_TIME)
         if min(timer, hold) < reached or min(timer, hold) <= low:

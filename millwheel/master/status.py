@@ -17,6 +17,8 @@ _BY_COMPUTATION = (
     "dropped",
     "diverted",
     "duplicates",
+    "ids_filtered",
+    "ids_read",
     "failed",
     "timers",
 )
@@ -44,6 +46,14 @@ class Report:
     diverted: dict[str, int] = field(default_factory=dict)
     """Late records that went to ``NAME.late``."""
     duplicates: dict[str, int] = field(default_factory=dict)
+    ids_filtered: dict[str, int] = field(default_factory=dict)
+    """IDs that a filter knew to be new, without a look at the store."""
+    ids_read: dict[str, int] = field(default_factory=dict)
+    """IDs for which the store was asked."""
+    filter_bytes: dict[str, int] = field(default_factory=dict)
+    """The size of the filters that the last epoch with IDs used."""
+    filter_error: dict[str, float] = field(default_factory=dict)
+    """The share of new IDs for which the store is asked all the same."""
     failed: dict[str, int] = field(default_factory=dict)
     """Records and timers that were diverted."""
     timers: dict[str, int] = field(default_factory=dict)

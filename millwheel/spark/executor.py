@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -22,8 +23,12 @@ from millwheel.spark.tasks import InjectTask, LevelTask, Shipment, WholeTask, sh
 from millwheel.store.base import Store
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
+from millwheel.worker.step import committed, weak_levels
 
 logger = logging.getLogger("millwheel")
+
+_LONGEST_WAIT = 10.0  # seconds for a write that follows its epoch; it takes milliseconds
+_LOOK_EVERY = 0.001
 
 _ATTEMPTS = 3  # at a whole epoch, after Spark's own attempts at its tasks: an epoch is idempotent
 
@@ -33,7 +38,9 @@ class SparkExecutor:
 
     def __init__(self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store) -> None:
         self._context = context
+        self._store = store
         self._depth = len(graph.levels)
+        self._weak = weak_levels(graph)
         self._broadcast = context.broadcast(ship(graph, numbers, store.address))
         self._shipment = Shipment(uuid.uuid4().hex, self._broadcast)
         self._bases: dict[int, RDD[int]] = {}
@@ -43,7 +50,10 @@ class SparkExecutor:
         """Runs one epoch; tries again where Spark gave up, as long as that may help."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return [Frame.from_bytes(data) for data in self._run(plan)]
+                frames = [Frame.from_bytes(data) for data in self._run(plan)]
+                if any(frame.error for frame in frames) or self._settled(plan):
+                    return frames
+                logger.warning("epoch %d: attempt %d: a write that waited is lost", plan.epoch, attempt)
             except (Py4JError, PySparkException) as error:
                 if attempt == _ATTEMPTS:
                     raise EngineError(
@@ -51,7 +61,19 @@ class SparkExecutor:
                         "Nothing is lost: the epoch is journaled, and running again continues it"
                     ) from error
                 logger.warning("epoch %d: attempt %d failed: %s", plan.epoch, attempt, _reason(error))
-        raise AssertionError("unreachable")
+        raise EngineError(
+            f"epoch {plan.epoch}: computations with weak productions could not commit in {_ATTEMPTS} "
+            "attempts. Nothing is lost: the epoch is journaled, and running again continues it"
+        )
+
+    def _settled(self, plan: Plan) -> bool:
+        """Whether the writes of weak levels have come, or come soon."""
+        give_up = time.monotonic() + _LONGEST_WAIT
+        while not committed(self._store, plan, self._weak):
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(_LOOK_EVERY)
+        return True
 
     def _run(self, plan: Plan) -> list[bytes]:
         data = plan.to_bytes()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,15 +15,17 @@ from typing import Any
 
 from pyspark.cloudpickle import dumps as cloud_dumps
 
-from millwheel.errors import PipelineError
+from millwheel.errors import MillWheelError, PipelineError
 from millwheel.model import codec
 from millwheel.model.graph import Graph
 from millwheel.store.base import Store
 from millwheel.store.open import open_store
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker
+from millwheel.worker.step import Worker, committed, settle
 from millwheel.worker.tasks import inject, run_epoch, run_level
+
+logger = logging.getLogger("millwheel")
 
 dumps: Callable[[Any], bytes] = cloud_dumps
 """Pickles what is defined in a script or a notebook by value."""
@@ -114,13 +119,40 @@ class LevelTask:
     def __call__(self, index: int, items: Iterable[tuple[int, bytes]]) -> Iterator[Any]:
         received = [Frame.from_bytes(item[1]) for item in items if isinstance(item, tuple)]
         plan = Plan.from_bytes(self.plan)
+        worker = _worker(self.shipment)
         with _no_collection():
-            frames = run_level(_worker(self.shipment), plan, self.level, index, received, dumps)
+            frames = run_level(worker, plan, self.level, index, received, dumps)
+        if self.level in worker.weak and not self.last:
+            _settle_later(worker, plan, self.level)
         if self.last:
             yield frames[index].to_bytes()
             return
         for slot, frame in enumerate(frames):
             yield slot, frame.to_bytes()
+
+
+_LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is given up as lost
+_LOOK_EVERY = 0.002
+
+
+def _settle_later(worker: Worker, plan: Plan, level: int) -> None:
+    """Makes the write of a weak level once the later ones have committed, beside whatever this process
+    does next. If the process dies meanwhile, the driver finds it missing and runs the epoch again."""
+    deferred = worker.take_deferred(plan, level)
+    later = range(level + 1, len(worker.graph.levels) + 1)
+
+    def wait() -> None:
+        give_up = time.monotonic() + _LONGEST_WAIT
+        try:
+            while not committed(worker.store, plan, later):
+                if time.monotonic() > give_up:
+                    return
+                time.sleep(_LOOK_EVERY)
+            settle(deferred)
+        except MillWheelError as error:  # fenced, or the disk is full: the driver will meet it too
+            logger.warning("epoch %d, level %d: %s", plan.epoch, level, error)
+
+    threading.Thread(target=wait, name="millwheel-settles", daemon=True).start()
 
 
 @dataclass

@@ -8,6 +8,7 @@ cryptographic digest, and stands in the row.
     T computation tablet kind time fingerprint key  a key's earliest timer or hold, by time
     I computation digest                          a record ID that was seen
     G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together
+    B computation tablet                          records that a slow step left to the next epoch
     C computation tablet                          counters: rows, bytes, timers; the first of them
     M level tablet                                an interval: sequencer, epoch
     P level tablet                                an interval's checkpoint: productions and report
@@ -26,6 +27,9 @@ from millwheel.model.keys import fingerprint, key_bytes
 KIND_WATERMARK: Final = 0
 KIND_WALL: Final = 1
 KIND_HOLD: Final = 2
+
+DIGEST: Final = 16
+"""The bytes of an ID's digest: two of a billion IDs meet with a chance of one in 10^20."""
 
 _LONGEST_INLINE = 480  # LMDB takes keys of 511 bytes; the timer index puts 21 before the text
 _LONG = b"\xff"  # never a byte of UTF-8, so that a digest is no key's text
@@ -113,6 +117,11 @@ def id_log_prefix(computation: int) -> bytes:
 def counters_key(computation: int, tablet: int) -> bytes:
     """A tablet's counters."""
     return b"C" + computation.to_bytes(2, "big") + bytes((tablet,))
+
+
+def backlog_key(computation: int, tablet: int) -> bytes:
+    """A tablet's records that wait for the next epoch (Fig. 11)."""
+    return b"B" + computation.to_bytes(2, "big") + bytes((tablet,))
 
 
 def interval_key(level: int, tablet: int) -> bytes:

@@ -44,6 +44,8 @@ class Faults:
     """A task is run a second time though the first attempt has answered; either answer may count."""
     fail: float = 0.03
     """An epoch fails for a reason that is mended before the next driver starts: a bad file, a bug."""
+    slow: float = 0.02
+    """A hook takes so long that its step leaves the rest of its records to the next epoch."""
     jump: float = 0.05
     """The clock jumps, forwards or backwards."""
     most: int = 12
@@ -103,6 +105,7 @@ class World:
         self._current: Actor | None = None
         self._wanted = 0
         self._time = 0
+        self._ticks = 0.0
 
     def store(self) -> Store:
         """A process's own handle of the store."""
@@ -114,6 +117,11 @@ class World:
         if self.happens("jump"):
             self._time += self.random.choice((-1, 1)) * self.random.randrange(1, 100_000_000)
         return self._time
+
+    def ticks(self) -> float:
+        """The clock that a worker times its steps with, in seconds."""
+        self._ticks += 10.0 if self.happens("slow") else 1e-6
+        return self._ticks
 
     def happens(self, fault: str) -> bool:
         """Whether a fault is due here."""

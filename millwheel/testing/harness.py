@@ -7,6 +7,7 @@ only the carrier of the frames is another.
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,7 +89,12 @@ class Harness:
 
     def _start(self) -> None:
         self._driver = Driver(
-            self._graph, self._store, slots=self._slots, clock=lambda: self._wall, owner="the harness"
+            self._graph,
+            self._store,
+            slots=self._slots,
+            clock=lambda: self._wall,
+            owner="the harness",
+            step_budget=math.inf,
         )
         worker = Worker(self._graph, self._driver.numbers, self._store, self._order)
         self._executor = LocalExecutor(worker)

@@ -33,7 +33,7 @@ from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker
+from millwheel.worker.step import Worker, committed, settle, weak_levels
 from millwheel.worker.tasks import inject, run_epoch, run_level
 
 _SHARDS = 4
@@ -218,7 +218,8 @@ class _Executor:
         self._workers = [self._new_worker() for _ in range(2)]
 
     def _new_worker(self) -> Worker:
-        return Worker(self._graph, self._driver.numbers, self._world.store(), self._world.random)
+        world = self._world
+        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks)
 
     def execute(self, plan: Plan) -> list[Frame]:
         for _ in range(_JOB_ATTEMPTS):
@@ -242,7 +243,22 @@ class _Executor:
                 slot: self._task(partial(_run_level, data, level, slot, arrived[slot]))
                 for slot in self._shuffled(slots)
             }
-        return [sent[slot][slot] for slot in slots]
+        last = [sent[slot][slot] for slot in slots]
+        if not any(frame.error for frame in last):
+            self._settle(plan)
+        return last
+
+    def _settle(self, plan: Plan) -> None:
+        """What weak levels have not written yet; where a worker has died with it, the epoch is run again."""
+        for worker in self._workers:
+            self._world.point()
+            self._world.current.in_task = True
+            try:
+                settle(worker.take_deferred(plan))
+            finally:
+                self._world.current.in_task = False
+        if not committed(self._driver.store, plan, weak_levels(self._graph)):
+            raise Lost
 
     def _mishap(self) -> Frame:
         return Frame(1, 0, {}, error=pickle.dumps(_Mishap("this input, or this hook, is to be mended")))

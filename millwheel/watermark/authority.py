@@ -27,6 +27,8 @@ class IntervalMark:
     more_due: bool
     counters: list[int] = field(default_factory=list)
     percentiles: dict[str, int] = field(default_factory=dict)
+    left: int = 0
+    """Records that wait for the next epoch."""
 
 
 class WatermarkAuthority:
@@ -103,7 +105,7 @@ class WatermarkAuthority:
         inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
         known = {**sources}
         for name in self._graph.nodes:
-            if name in self._waiting:
+            if name in self._waiting or any(mark.left for mark in self._intervals[name].values()):
                 known[name] = lows[name]
                 known |= {variant(name, p): percentiles[variant(name, p)] for p in self._graph.percentiles}
                 continue
@@ -143,6 +145,11 @@ class WatermarkAuthority:
     def more_due(self) -> bool:
         """Whether an epoch left due timers to the next one."""
         return any(mark.more_due for marks in self._intervals.values() for mark in marks.values())
+
+    @property
+    def left(self) -> int:
+        """How many records an epoch left to the next one."""
+        return sum(mark.left for marks in self._intervals.values() for mark in marks.values())
 
     @property
     def next_wall(self) -> int:

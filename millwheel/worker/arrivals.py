@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+import orjson
 import xxhash
 
-from millwheel.model.codec import pack
+from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.record import RecordId
 from millwheel.store.base import Snapshot
-from millwheel.store.layout import id_log_prefix, id_prefix, time_bytes
+from millwheel.store.layout import DIGEST, backlog_key, id_log_prefix, id_prefix, tablets_of, time_bytes
 from millwheel.worker.envelope import Columns, Section
 
-_DIGEST = 16  # bytes: two of a billion IDs meet with a chance of one in 10^20
+if TYPE_CHECKING:
+    from millwheel.worker.bloom import IdFilter
 
 
 class Arrivals:
@@ -68,6 +71,41 @@ class Arrivals:
         if self.ids is not None:
             self.ids += [None] * count if ids is None else ids
 
+    def add_backlog(self, snapshot: Snapshot, computation: int, tablets: range) -> list[bytes]:
+        """Adds, before everything else, what the last step left; returns the keys of it in the store."""
+        start = backlog_key(computation, tablets.start)
+        stop = backlog_key(computation, tablets.stop - 1) + b"\x00"
+        found = list(snapshot.scan(start, stop))
+        for _, value in found:
+            for stream, keys, timestamps, ids, values in unpack(value):
+                self._add(keys, timestamps, stream, ids, values, None)
+        return [key for key, _ in found]
+
+    def backlog(self, positions: Iterable[int], computation: int) -> Iterator[tuple[bytes, bytes]]:
+        """Records, by tablet and in order, as they are stored for the next epoch."""
+        positions = list(positions)
+        by_tablet: dict[int, list[int]] = {}
+        for position, tablet in zip(positions, tablets_of([self.keys[i] for i in positions]), strict=True):
+            by_tablet.setdefault(tablet, []).append(position)
+        for tablet, mine in by_tablet.items():
+            runs = [list(run) for _, run in itertools.groupby(mine, self.streams.__getitem__)]
+            yield backlog_key(computation, tablet), pack([self._run(run) for run in runs])
+
+    def _run(self, positions: list[int]) -> list[Any]:
+        ids = None if self.ids is None else [self.ids[i] for i in positions]
+        return [
+            self.streams[positions[0]],
+            [self.keys[i] for i in positions],
+            [self.timestamps[i] for i in positions],
+            ids,
+            [self.value(i) for i in positions],
+        ]
+
+    def value(self, position: int) -> Any:
+        """A record's value, decoded."""
+        json = self.json[position] if self.json is not None else None
+        return self.values[position] if json is None else orjson.loads(json)
+
     def by_key(self) -> dict[str, list[int]]:
         """The positions of each key's records, in order."""
         positions: defaultdict[str, list[int]] = defaultdict(list)
@@ -87,9 +125,13 @@ class SeenIds:
         self._computation = computation
         self._known: set[bytes] = set()
         self._new: dict[str, list[bytes]] = {}
+        self.filtered = 0
+        """IDs that the filter knew to be new."""
+        self.read = 0
+        """IDs for which the store was asked."""
 
-    def look_up(self, arrivals: Arrivals, snapshot: Snapshot) -> None:
-        """Gives every record that has an ID its digest, and reads those that the store knows."""
+    def look_up(self, arrivals: Arrivals, snapshot: Snapshot, ids: IdFilter) -> None:
+        """Gives every record that has an ID its digest, and reads those that the store may know."""
         if arrivals.ids is None:
             return
         prefix = self._prefix
@@ -98,7 +140,10 @@ class SeenIds:
             None if id is None else prefix + digest(pack([key, stream, id]))
             for key, stream, id in zip(arrivals.keys, arrivals.streams, arrivals.ids, strict=True)
         ]
-        wanted = sorted(found for found in arrivals.digests if found is not None)
+        asked = [found for found in arrivals.digests if found is not None]
+        passed = ids.bloom.may_have(b"".join(found[len(prefix) :] for found in asked))
+        wanted = sorted(itertools.compress(asked, passed))
+        self.filtered, self.read = len(asked) - len(wanted), len(wanted)
         found = snapshot.get_each(wanted)
         self._known.update(key for key, value in zip(wanted, found, strict=True) if value is not None)
 
@@ -130,7 +175,7 @@ class SeenIds:
         prefix = id_log_prefix(self._computation)
         for key, value in snapshot.scan(prefix, prefix + time_bytes(now)):
             deletes.append(key)
-            deletes.extend(self._prefix + value[i : i + _DIGEST] for i in range(0, len(value), _DIGEST))
+            deletes.extend(self._prefix + value[i : i + DIGEST] for i in range(0, len(value), DIGEST))
             limit -= 1
             if not limit:
                 break

@@ -21,6 +21,7 @@ from millwheel.store.base import Snapshot
 from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, is_long, row_prefix, row_suffixes
 from millwheel.store.row import Times, decode_row, encode_row
 from millwheel.worker.arrivals import Arrivals, SeenIds
+from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns
 from millwheel.worker.report import NodeReport
@@ -45,6 +46,7 @@ class KeyedRun:
         now: int,
         seen: SeenIds,
         tablets: Tablets,
+        budget: Budget,
     ) -> None:
         self._context = context
         self._prefix = row_prefix(number)
@@ -54,6 +56,9 @@ class KeyedRun:
         self._now = now
         self._seen = seen
         self._tablets = tablets
+        self._budget = budget
+        self.left: list[int] = []
+        """The positions of records that the budget did not reach."""
         self.report = NodeReport()
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
@@ -86,15 +91,24 @@ class KeyedRun:
         attributes["now"] = self._now
         attributes["low_watermark"] = self._before
         attributes.pop("state", None)
+        budget = self._budget
+        budget.begin()
         try:
             for suffix, row in zip(order_of_keys, rows, strict=True):
                 key = suffixes[suffix]
                 mine = _NO_POSITIONS if key is None else positions[key]
-                self._run_key(suffix, key, row, arrivals, mine)
+                if not budget.over:
+                    self._run_key(suffix, key, row, arrivals, mine)
+                elif mine:
+                    self.left += mine
+                else:
+                    report.more_due = True
         except UserCodeError:
             raise
         except Exception as error:
             raise self._user_error(error) from error
+        self.left.sort()  # as they came
+        report.left = len(self.left)
         report.user = context.counts
         report.produced = sum(len(output.keys) for output in context.outputs.values())
         low = self._low_before
@@ -128,12 +142,10 @@ class KeyedRun:
             key = long_key if long_key is not None else key_text(suffix[8:])
         context.begin(key, raw, timers, wall, holds)
 
-        if mine:
-            if arrivals.digests is None:
-                self._run_records(key, arrivals, mine)
-            else:
-                self._run_identified(key, arrivals, mine)
-        if (timers and min(timers.values()) <= self._after) or (wall and min(wall.values()) <= self._now):
+        reached = self._run_records(key, arrivals, mine) if mine else 0
+        if reached < len(mine):
+            self.left += mine[reached:]  # its timers come behind its records
+        elif (timers and min(timers.values()) <= self._after) or (wall and min(wall.values()) <= self._now):
             self._fire(timers, wall)
 
         state = context.encoded() if context.deleted or "state" in context.attributes else raw
@@ -173,16 +185,26 @@ class KeyedRun:
                 self._tablets.change(kind, suffix, was, is_now)
             counters[WATERMARK_TIMERS + kind] += has - had
 
-    def _run_records(self, key: str, arrivals: Arrivals, mine: list[int]) -> None:
-        """A key's records; none of them has an ID that must be looked at."""
-        context = self._context
+    def _run_records(self, key: str, arrivals: Arrivals, mine: list[int]) -> int:
+        """A key's records, but for duplicates, as far as the budget goes; returns how many it reached."""
+        context, budget, seen = self._context, self._budget, self._seen
         hook = self._record_hook
         before = self._before
         new = Record.__new__
         timestamps, streams, values = arrivals.timestamps, arrivals.streams, arrivals.values
-        json, ids = arrivals.json, arrivals.ids
-        self.report.records += len(mine)
+        json, ids, digests = arrivals.json, arrivals.ids, arrivals.digests
+        reached = passed_over = 0
         for position in mine:
+            if budget.left <= 0 and budget.is_over():
+                break
+            budget.left -= 1
+            reached += 1
+            if digests is not None:
+                digest = digests[position]
+                if digest is not None and not seen.is_new(streams[position], digest):
+                    self.report.duplicates += 1
+                    passed_over += 1
+                    continue
             record = new(Record)
             if json is None:
                 record.value = values[position]
@@ -200,25 +222,15 @@ class KeyedRun:
             if timestamp < before:
                 record.late = True
                 if not self._takes_late(record):
+                    passed_over += 1
                     continue
             else:
                 record.late = False
             context.timestamp = timestamp
             self._hand = record
             hook(record)
-
-    def _run_identified(self, key: str, arrivals: Arrivals, mine: list[int]) -> None:
-        """Records with IDs: those that were seen are duplicates."""
-        digests, streams = arrivals.digests, arrivals.streams
-        assert digests is not None
-        fresh = []
-        for position in mine:
-            digest = digests[position]
-            if digest is None or self._seen.is_new(streams[position], digest):
-                fresh.append(position)
-        self.report.duplicates += len(mine) - len(fresh)
-        if fresh:
-            self._run_records(key, arrivals, fresh)
+        self.report.records += reached - passed_over
+        return reached
 
     def _takes_late(self, record: Record) -> bool:
         """Whether a late record is delivered; otherwise it is put aside."""
@@ -226,7 +238,6 @@ class KeyedRun:
         report.late += 1
         if self._keep_late:
             return True
-        report.records -= 1
         node = self._context.node
         if node.late == "drop":
             report.dropped += 1

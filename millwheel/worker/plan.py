@@ -71,6 +71,8 @@ class Plan:
     """Whether one task runs the whole graph: for a small epoch a shuffle costs more than the work."""
     drain: bool
     """Whether holds are over (semantics 9)."""
+    budget: float
+    """The seconds after which a step leaves the rest of its records to the next epoch."""
     due_limit: int
     """How many keys with due timers one interval takes up in one epoch; the rest hold the watermark."""
 

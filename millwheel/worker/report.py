@@ -20,6 +20,13 @@ class NodeReport:
     diverted: int = 0
     """Late records that went to ``NAME.late``."""
     duplicates: int = 0
+    ids_filtered: int = 0
+    """IDs that the filter knew to be new, without a look at the store."""
+    ids_read: int = 0
+    """IDs for which the store was asked."""
+    filter_bytes: int = 0
+    filter_error: float = 0.0
+    """The share of new IDs for which the store is asked all the same."""
     failed: int = 0
     timers: int = 0
     """Timers that fired."""
@@ -36,6 +43,8 @@ class NodeReport:
     oldest_hold: int = MAX_TIME
     more_due: bool = False
     """Whether due timers were left for the next epoch."""
+    left: int = 0
+    """Records that a slow step left for the next epoch."""
     counters: list[int] = field(default_factory=lambda: [0] * 5)
     """Rows, bytes, pending watermark timers, pending wall timers, holds; in the whole interval."""
     user: dict[str, int] = field(default_factory=dict)

@@ -7,15 +7,22 @@
 4. Only then do the productions leave.
 
 A crash before the write leaves nothing; after it, the next attempt answers from the checkpoint.
+
+A level all of whose computations have *weak* productions (6.1.3) turns 3 and 4 round: its productions
+leave at once, and its write waits, in memory, until every later level has committed the epoch. A crash
+before that runs it again, on its old state, for receivers that have their records already.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
 from millwheel.model.codec import pack, unpack
@@ -25,6 +32,7 @@ from millwheel.store.base import Get, Shard, Snapshot, Store
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
+from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
 from millwheel.worker.keyed import KeyedRun
@@ -32,6 +40,9 @@ from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
 from millwheel.worker.tablets import Tablets
+
+if TYPE_CHECKING:
+    from millwheel.worker.bloom import IdFilter
 
 _FORGET = 4  # logged epochs of IDs forgotten in one step: more than a step adds, so it keeps up
 
@@ -44,6 +55,10 @@ class Outcome:
     sections: list[tuple[int, int, bytes]]
     batches: list[bytes]
     report: dict[str, Any]
+
+    def without_productions(self) -> Outcome:
+        """All that a weak level keeps: by the time that it commits, everybody has its productions."""
+        return Outcome(self.lows, [], [], self.report)
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
@@ -59,6 +74,15 @@ class AlreadyCommitted(Exception):
     """Another attempt at this step was faster."""
 
 
+@dataclass
+class Deferred:
+    """The write of a weak step."""
+
+    epoch: int
+    level: int
+    write: Callable[[], None]
+
+
 class Worker:
     """Runs steps of one graph against one store; lives as long as its process or its topology.
 
@@ -66,14 +90,23 @@ class Worker:
     """
 
     def __init__(
-        self, graph: Graph, numbers: dict[str, int], store: Store, order: random.Random | None = None
+        self,
+        graph: Graph,
+        numbers: dict[str, int],
+        store: Store,
+        order: random.Random | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.graph = graph
         self.store = store
+        self.clock = clock
         self._numbers = numbers
         self._order = order
         self._contexts = {name: HookContext(node) for name, node in graph.nodes.items()}
         self._edges = {name: [edge for edge in graph.edges if edge.consumer == name] for name in graph.nodes}
+        self.weak = weak_levels(graph)
+        self._deferred: list[Deferred] = []
+        self._filters: dict[tuple[int, int], IdFilter] = {}
         self._retention = {name: id_retention(graph, edges) for name, edges in self._edges.items()}
 
     def step(
@@ -88,18 +121,67 @@ class Worker:
                 return _checkpoint(snapshot, level, interval)
             attempt = _Attempt(self, plan, level, index)
             outcome = attempt.run(snapshot, watermarks, sections)
-        puts, deletes = attempt.writes(outcome)
+        weak = level in self.weak
+        puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
 
         def guard(get: Get) -> None:
             if _interval_state(get, plan, level, interval).epoch == plan.epoch:
                 raise AlreadyCommitted
 
+        if weak:
+            self._deferred.append(Deferred(plan.epoch, level, partial(shard.write, puts, deletes, guard)))
+            return outcome
         try:
             shard.write(puts, deletes, guard)
         except AlreadyCommitted:
             with shard.snapshot() as snapshot:
                 return _checkpoint(snapshot, level, interval)
         return outcome
+
+    def id_filter(self, computation: int, shard: int) -> IdFilter:
+        """This worker's filter of the IDs that a computation has seen in a shard."""
+        place = (computation, shard)
+        if place not in self._filters:
+            from millwheel.worker.bloom import IdFilter  # with NumPy, which most pipelines do without
+
+            self._filters[place] = IdFilter(computation)
+        return self._filters[place]
+
+    def take_deferred(self, plan: Plan, first: int = 1) -> list[Deferred]:
+        """The writes of an epoch, from level ``first`` on, that wait for later levels: the last level first.
+
+        Those of older epochs are dropped.
+        """
+        waiting = [deferred for deferred in self._deferred if deferred.epoch == plan.epoch]
+        self._deferred = [deferred for deferred in waiting if deferred.level < first]
+        taken = [deferred for deferred in waiting if deferred.level >= first]
+        return sorted(taken, key=lambda deferred: -deferred.level)
+
+
+def settle(deferred: Sequence[Deferred]) -> None:
+    """Makes writes that have waited; one that another attempt has made already is dropped."""
+    for one in deferred:
+        with suppress(AlreadyCommitted):
+            one.write()
+
+
+def weak_levels(graph: Graph) -> tuple[int, ...]:
+    """The levels in which no computation wants its productions checkpointed."""
+    return tuple(
+        number
+        for number, names in enumerate(graph.levels, start=1)
+        if not any(graph.nodes[name].strong_productions for name in names)
+    )
+
+
+def committed(store: Store, plan: Plan, levels: Iterable[int]) -> bool:
+    """Whether every interval of these levels has committed an epoch."""
+    for level in levels:
+        for interval in plan.intervals[level - 1]:
+            with store.shards[interval.shard].snapshot() as snapshot:
+                if _interval_state(snapshot.get, plan, level, interval).epoch < plan.epoch:
+                    return False
+    return True
 
 
 @dataclass
@@ -196,18 +278,26 @@ class _Attempt:
         self._router = Router(worker.graph, plan, level, index)
         self._puts: list[tuple[bytes, bytes]] = []
         self._deletes: list[bytes] = []
+        # A weak step may be run again after others have acted on its productions: it must do all the same
+        # work then, so it is never cut short.
+        self._budget = Budget(math.inf if level in worker.weak else plan.budget, worker.clock)
         self._report = IntervalReport(level, self._interval.first, self._interval.sequencer)
 
     def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""
         started = time.perf_counter()
+        mine = range(self._interval.first, self._interval.last)
         arrivals = {name: Arrivals() for name in self._worker.graph.levels[self._level - 1]}
+        waited = {
+            name: found.add_backlog(snapshot, self._worker._numbers[name], mine)
+            for name, found in arrivals.items()
+        }
         for section in sections:
             edge = self._worker.graph.edges[section.edge]
             arrivals[edge.consumer].add_section(section, edge.stream)
         lows: dict[str, int] = {}
         for name in self._worker.graph.levels[self._level - 1]:
-            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name])
+            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name], waited[name])
         self._router.finish()
         report = self._report
         report.streams = self._router.streams
@@ -216,7 +306,12 @@ class _Attempt:
         return Outcome(lows, self._router.sections, self._router.batches, report.to_value())
 
     def _run_node(
-        self, name: str, snapshot: Snapshot, watermarks: dict[str, int], arrivals: Arrivals
+        self,
+        name: str,
+        snapshot: Snapshot,
+        watermarks: dict[str, int],
+        arrivals: Arrivals,
+        waited: list[bytes],
     ) -> dict[str, int]:
         worker, plan = self._worker, self._plan
         graph = worker.graph
@@ -229,41 +324,59 @@ class _Attempt:
         }
         reached[EXACT] = min(reached[EXACT], self._held_elsewhere(name))
         now_at = max(reached[graph.nodes[name].watermark], before)
+        mine = range(self._interval.first, self._interval.last)
         for edge in worker._edges[name]:
             for columns in self._router.local.pop(edge.index, ()):
                 arrivals.add_local(columns, edge.stream)
         seen = SeenIds(number)
-        if graph.nodes[name].exactly_once:
-            seen.look_up(arrivals, snapshot)
-        tablets = Tablets(number, range(self._interval.first, self._interval.last), snapshot)
+        ids: IdFilter | None = None
+        if graph.nodes[name].exactly_once and arrivals.ids is not None:
+            ids = worker.id_filter(number, self._interval.shard)
+            ids.bring_up(snapshot, plan.epoch, plan.now, worker._retention[name].values())
+            seen.look_up(arrivals, snapshot, ids)
+        tablets = Tablets(number, mine, snapshot)
         context.reset()
         run = KeyedRun(
-            context, number, before, now_at, plan.lows.get(name, MIN_TIME), plan.now, seen, tablets
+            context,
+            number,
+            before,
+            now_at,
+            plan.lows.get(name, MIN_TIME),
+            plan.now,
+            seen,
+            tablets,
+            self._budget,
         )
         run.run(snapshot, arrivals, plan.due_limit, worker._order)
 
         report = run.report
-        report.input = now_at
+        report.input = before if report.left else now_at  # what was left is not late when its turn comes
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
         oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)
         if graph.nodes[name].watermark == EXACT:
             reached[EXACT] = now_at
-        if report.more_due:
+        unfinished = report.more_due or report.left > 0
+        if unfinished:
             # What was left may yet produce, and stamp it with anything that was not late before the epoch.
             oldest = reached[EXACT] = MIN_TIME
         report.low = max(min(reached[EXACT], oldest), plan.lows.get(name, MIN_TIME))
         for p in graph.percentiles:
-            if not report.more_due:
+            if not unfinished:
                 oldest = MAX_TIME if plan.drain else tablets.percentile(snapshot, p)
             low = max(min(reached[p], oldest), report.low, plan.lows.get(variant(name, p), MIN_TIME))
             report.percentiles[variant(name, p)] = low
         report.counters = tablets.totals()
+        report.ids_filtered, report.ids_read = seen.filtered, seen.read
+        if ids is not None:
+            report.filter_bytes, report.filter_error = ids.bloom.size, ids.bloom.error
         self._report.nodes[name] = report
         self._puts += run.puts
         self._puts += tablets.writes()
         self._puts += seen.writes(plan.epoch, plan.now, self._interval.first, worker._retention[name])
+        self._puts += arrivals.backlog(run.left, number)
         self._deletes += run.deletes
         self._deletes += tablets.deletes()
+        self._deletes += waited
         if worker._retention[name]:
             self._deletes += seen.expired(snapshot, plan.now, _FORGET)
         for stream, columns in _productions(context, run.diverted):

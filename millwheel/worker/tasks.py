@@ -15,7 +15,7 @@ from millwheel.model.sink import Sink
 from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker
+from millwheel.worker.step import Worker, settle
 
 
 class SinkFailure(Exception):
@@ -92,6 +92,8 @@ def run_level(
             report = {**outcome.report, "collected": _write_sinks(worker, plan, outcome.batches)}
             frames[slot].reports.append(report)
         _write_injected(worker, plan, arrived)
+        if level in worker.weak and level == len(worker.graph.levels):
+            settle(worker.take_deferred(plan, level))  # behind it are the sinks alone, and they have it
     except MillWheelError as error:
         return _failed(frames, error, dumps)
     for frame in frames:
@@ -113,7 +115,10 @@ def run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None = None) -> list[Fr
     for level in range(1, depth + 1):
         sent = [run_level(worker, plan, level, slot, arrived[slot], dumps) for slot in slots]
         arrived = [[frames[slot] for frames in sent] for slot in slots]
-    return [frames[slot] for slot, frames in enumerate(sent)]
+    last = [frames[slot] for slot, frames in enumerate(sent)]
+    if not any(frame.error for frame in last):
+        settle(worker.take_deferred(plan))
+    return last
 
 
 def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[str, int]:

@@ -123,6 +123,24 @@ def check_resent(found: Simulated) -> None:
 resent.check = check_resent  # type: ignore[attr-defined]
 
 
+def weak() -> mw.Pipeline:
+    """The same with weak productions: what is computed does not depend on chance."""
+    p = mw.Pipeline("weak")
+    p.inject("words", Parts(ids=True))
+    p.add(Windower(), inputs={"words": mw.by("word")}, outputs=["windows"], strong_productions=False)
+    p.add(Totals(), inputs={"windows": _all_together}, outputs=["totals"], strong_productions=False)
+    return p
+
+
+def weak_then_strong() -> mw.Pipeline:
+    """Weak productions for a computation with strong ones."""
+    p = mw.Pipeline("weak, then strong")
+    p.inject("words", Parts())
+    p.add(Windower(), inputs={"words": mw.by("word")}, outputs=["windows"], strong_productions=False)
+    p.add(Totals(), inputs={"windows": _all_together}, outputs=["totals"])
+    return p
+
+
 class Draws(mw.Computation):
     """Depends on chance: what it produced once must be what it produces ever after."""
 

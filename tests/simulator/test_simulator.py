@@ -16,11 +16,13 @@ import millwheel as mw
 from millwheel.testing import Faults, SimulationFailure, simulate
 from tests.simulator import pipelines
 
-_SCHEDULES = 10_200 if os.environ.get("MILLWHEEL_NIGHTLY") else 1_020
+_SCHEDULES = 10_000 if os.environ.get("MILLWHEEL_NIGHTLY") else 1_000
 _CASES = [
     (pipelines.windows, None),
     (pipelines.resent, pipelines.check_resent),
     (pipelines.draws, pipelines.check_draws),
+    (pipelines.weak, None),
+    (pipelines.weak_then_strong, None),
 ]
 _PARTS = 2  # so that progress is seen
 
@@ -42,6 +44,7 @@ def test_every_schedule_ends_as_the_undisturbed_run(make: object, check: object,
         "late",
         "repeat",
         "fail",
+        "slow",
         "jump",
         "driver refused",
         "late, refused",
