@@ -35,6 +35,7 @@ _OPTIONS = {
     "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
+    "takeover": "whether to take the store from a driver that still holds it (default: no)",
     "progress": "whether to show a line of progress (default: if stderr is a terminal)",
 }
 
@@ -101,7 +102,7 @@ def _launch(
             follow=follow,
             **{
                 name: options[name]
-                for name in ("target", "due_limit", "compact_below", "max_skew", "step_budget")
+                for name in ("target", "due_limit", "compact_below", "max_skew", "step_budget", "takeover")
                 if name in options
             },
         )

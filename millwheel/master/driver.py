@@ -69,6 +69,7 @@ class Driver:
         max_skew: int | None = None,
         step_budget: float = _STEP_BUDGET,
         compact_below: int = 4_000,
+        takeover: bool = False,
     ) -> None:
         self.graph = graph
         self.store = store
@@ -82,7 +83,7 @@ class Driver:
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
-        store.lock(owner)
+        store.lock(owner, takeover=takeover)
         for source in graph.sources:
             source.injector.open(follow=follow)
         for sinks in graph.sinks.values():

@@ -57,8 +57,11 @@ class Store(abc.ABC):
     shards: Sequence[Shard]
 
     @abc.abstractmethod
-    def lock(self, owner: str) -> None:
-        """Takes the store for one driver; a `StoreError` names the driver that has it."""
+    def lock(self, owner: str, *, takeover: bool = False) -> None:
+        """Takes the store for one driver; a `StoreError` names the driver that has it.
+
+        With ``takeover`` it is taken from that driver, whose writes are refused from its next one on.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
 _READERS = 1024  # slots for reading processes; a killed one's slot is taken back at the next open
 _SHARDS_KEY = b"shards"
 _LOCK_FILE = "driver.lock"
+_COMPACTED = "compacted"
 
 
 class _Snapshot:
@@ -116,9 +118,22 @@ class LmdbShard:
         self._env.reader_check()
         self._env.set_mapsize(2 * self._env.info()["map_size"])
 
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
+
+    def copy_to(self, folder: Path) -> None:
+        """Copies what is live, and nothing else, to a folder."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        self._env.copy(os.fspath(folder), compact=True)
+        with open(folder / "data.mdb", "rb") as file:
+            os.fsync(file.fileno())
+
     def size(self) -> int:
         """The bytes of the file that are in use on disk."""
-        return os.stat(self._path / "data.mdb").st_blocks * 512
+        return _size(self._path)
 
     def close(self) -> None:
         self._env.close()
@@ -150,21 +165,44 @@ class LmdbStore(Store):
         self._open.append(shard)
         return shard
 
-    def lock(self, owner: str) -> None:
+    def lock(self, owner: str, *, takeover: bool = False) -> None:
+        # A lock cannot be taken from a process that hangs: it keeps its file, and ours takes the name.
+        name = self._path / (f"{_LOCK_FILE}.{os.getpid()}" if takeover else _LOCK_FILE)
         with _explained(self._path):
-            file = open(self._path / _LOCK_FILE, "a+")  # noqa: SIM115 - it stays open with the store
+            file = open(name, "a+")  # noqa: SIM115 - it stays open with the store
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
             raise StoreError(
                 f"the store {self._path} is in use by {_holder(self._path)}: one driver runs a pipeline "
-                "at a time; stop that one first, or give this one a store of its own"
+                "at a time; stop that one first, give this one a store of its own, or, if that one hangs, "
+                "take over from it (takeover=True, millwheel run --take-over)"
             ) from None
         file.truncate(0)
         file.write(owner)
         file.flush()
+        if takeover:
+            os.replace(name, self._path / _LOCK_FILE)
         self._lock_file = file
+
+    def compact(self) -> tuple[int, int]:
+        """Writes every environment anew, without its free pages; the bytes before and after.
+
+        Only for who holds the lock: an environment that is open elsewhere would go on with the old file.
+        """
+        before = self.size()
+        folders = [shard.path for shard in self._open]
+        for shard in self._open:
+            with _explained(shard.path):
+                shard.copy_to(shard.path / _COMPACTED)
+            shard.close()
+        self._open.clear()
+        for folder in folders:
+            with _explained(folder):
+                os.replace(folder / _COMPACTED / "data.mdb", folder / "data.mdb")
+                shutil.rmtree(folder / _COMPACTED)
+        return before, sum(_size(folder) for folder in folders)
 
     def close(self) -> None:
         for shard in self._open:
@@ -176,6 +214,10 @@ class LmdbStore(Store):
 
     def size(self) -> int:
         return sum(shard.size() for shard in self._open)
+
+
+def _size(folder: Path) -> int:
+    return os.stat(folder / "data.mdb").st_blocks * 512
 
 
 def _agree_on_shards(journal: LmdbShard, shards: int) -> tuple[int, str]:

@@ -81,8 +81,8 @@ class MemoryStore(Store):
         self.shards: Sequence[Shard] = self.all_shards[1:]
         self._owner: str | None = None
 
-    def lock(self, owner: str) -> None:
-        if self._owner is not None:
+    def lock(self, owner: str, *, takeover: bool = False) -> None:
+        if self._owner is not None and not takeover:
             raise StoreError(f"this store is in use by {self._owner}")
         self._owner = owner
 

@@ -257,7 +257,7 @@ class _SimulatedStore(Store):
         ]
         self._memory = memory
 
-    def lock(self, owner: str) -> None:
+    def lock(self, owner: str, *, takeover: bool = False) -> None:
         """Nobody is kept out."""
 
     def close(self) -> None:

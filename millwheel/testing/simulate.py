@@ -28,6 +28,7 @@ from millwheel.model.keys import key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
+from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
@@ -157,6 +158,9 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
         return True
 
     world.run(drive)
+    wrong = check_store(world.memory).problems
+    if wrong:
+        raise AssertionError(f"the store is not sound: {'; '.join(wrong[:3])}")
     result = _read(world, build(make()), taps)
     result.epochs = epochs
     return result
