@@ -58,8 +58,8 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
             print(f"round {number + 1} of {rounds}", flush=True)
             for name, start in (("millwheel", _millwheel), ("transformWithState", _peer)):
                 folder = work / f"{name}-{number}"
-                found[name].append(_turn(spark, folder, start, seconds))
-    systems = {name: _summary(turns) for name, turns in found.items()}
+                found[name].append(turn(spark, folder, start, seconds))
+    systems = {name: summary(turns) for name, turns in found.items()}
     ratio = systems["millwheel"]["p50"] / systems["transformWithState"]["p50"]
     result = {
         "quick": quick,
@@ -115,7 +115,7 @@ def _nothing(_: object) -> None:
     """A status that was asked for only to learn of an error."""
 
 
-def _turn(spark: SparkSession, work: Path, start: Start, seconds: float) -> list[float]:
+def turn(spark: SparkSession, work: Path, start: Start, seconds: float) -> list[float]:
     """One system on a new writer's records: the latencies after the warm-up, in milliseconds."""
     source, out = work / "in", work / "out"
     source.mkdir(parents=True)
@@ -159,7 +159,7 @@ def _wait(
     return latencies
 
 
-def _summary(turns: list[list[float]]) -> dict[str, Any]:
+def summary(turns: list[list[float]]) -> dict[str, Any]:
     everything = sorted(latency for turn in turns for latency in turn)
     return {
         "records": len(everything),

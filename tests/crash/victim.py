@@ -64,12 +64,15 @@ def pipeline(source: Path, output: Path) -> mw.Pipeline:
 
 def main() -> None:
     """Runs to the end, unless it is killed."""
-    source, store, output, options = sys.argv[1:]
+    source, store, output, given = sys.argv[1:]
+    options = json.loads(given)
     from millwheel.spark.session import local_session
 
-    local_session()
+    if options.pop("weak", False):
+        Windower.strong_productions = Regions.strong_productions = False
+    local_session(options.pop("master", None))
     print("running", flush=True)
-    report = mw.run(pipeline(Path(source), Path(output)), store=store, **json.loads(options))
+    report = mw.run(pipeline(Path(source), Path(output)), store=store, **options)
     print(json.dumps(dataclasses.asdict(report)), flush=True)
 
 

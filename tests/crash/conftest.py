@@ -1,0 +1,67 @@
+"""The input of the pipeline that is killed, and what it must make of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import millwheel as mw
+from tests.crash.victims import bag
+
+RECORDS = 120_000
+SECONDS = 60
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Queries out of order by less than two seconds; one in fifty comes twice, with its ID."""
+    folder = tmp_path_factory.mktemp("source")
+    rng = random.Random(11)
+    lines: list[str] = []
+    for number in range(RECORDS):
+        time = 1_700_000_000 * mw.SECOND + number * SECONDS * mw.SECOND // RECORDS
+        record = {
+            "id": number,
+            "time": time - rng.randrange(2 * mw.SECOND),
+            "query": f"q{int(200 * rng.random() ** 3)}",
+            "region": rng.choice(["eu", "us", "asia", "africa"]),
+        }
+        lines.append(json.dumps(record))
+        if rng.random() < 0.02:
+            lines.append(lines[-1])
+    share = len(lines) // 4 + 1
+    for part in range(4):
+        text = "\n".join(lines[part * share : (part + 1) * share]) + "\n"
+        (folder / f"{part}.jsonl").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def expected(source: Path) -> dict[str, Counter[str]]:
+    """What the pipeline must give, from plain Python over the same files."""
+    windows: Counter[tuple[str, str, int]] = Counter()
+    seen: set[int] = set()
+    for path in sorted(source.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record["id"] not in seen:
+                seen.add(record["id"])
+                windows[record["query"], record["region"], record["time"] // mw.SECOND] += 1
+    first = [
+        (query, (bucket + 1) * mw.SECOND - 1, {"query": query, "region": region, "count": count})
+        for (query, region, bucket), count in windows.items()
+    ]
+    regions: dict[tuple[str, int], list[int]] = {}
+    for (_, region, bucket), count in windows.items():
+        regions.setdefault((region, bucket), []).append(count)
+    closed: Counter[str] = Counter()
+    second = []
+    for (region, bucket), counts in sorted(regions.items(), key=lambda item: item[0][1]):
+        closed[region] += 1
+        value = {"total": sum(counts), "queries": len(counts), "closed": closed[region]}
+        second.append((region, (bucket + 1) * mw.SECOND - 1, value))
+    return {"windows": bag(first), "regions": bag(second)}

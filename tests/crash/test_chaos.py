@@ -1,0 +1,173 @@
+"""Everything that can be killed, stopped or filled up on real Spark, for a minute, or ten in nightly mode.
+
+``MILLWHEEL_NIGHTLY=1`` sets the nightly mode. Whatever happens, the output is that of an undisturbed run,
+record for record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyspark
+import pytest
+
+from millwheel.store.check import check
+from millwheel.store.lmdb import LmdbStore
+from tests.crash.victims import Victim, output
+
+SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 60
+_MOST_DRIVERS = 8  # of one run; then it is left alone
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS + 600)]
+
+_SHAPES: list[dict[str, Any]] = [
+    {"compact_below": 0, "target": 0.3},
+    {"compact_below": 10**9, "target": 0.2},
+    {"compact_below": 2_000, "target": 0.3, "weak": True, "step_budget": 0.05},
+    {"compact_below": 0, "target": 0.4, "slots": 2, "master": "local-cluster[2,1,1024]"},
+]
+
+
+def test_nothing_is_lost_and_nothing_doubled(
+    source: Path, expected: dict[str, Counter[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", os.path.dirname(pyspark.__file__))
+    rng = random.Random(int(os.environ.get("MILLWHEEL_CHAOS_SEED", "1")))
+    until = time.monotonic() + SECONDS
+    done: Counter[str] = Counter()
+    rounds = 0
+    while time.monotonic() < until or rounds < 2:
+        shape = {**_SHAPES[rounds % len(_SHAPES)], "progress": False}
+        rounds += 1
+        folder = tmp_path / str(rounds)
+        _Round(source, folder, shape, rng, done).run()
+        assert output(folder / "out") == expected, f"round {rounds}, {shape}, after {dict(done)}"
+        store = LmdbStore(folder / "store")
+        assert not check(store).problems
+        store.close()
+    print(f"{rounds} rounds: {dict(done)}")
+    assert done["worker killed"] > 0
+    assert done["driver killed"] + done["driver taken over"] > 0
+
+
+class _Round:
+    """One run from its beginning to its end, through as many drivers as it takes."""
+
+    def __init__(
+        self, source: Path, folder: Path, shape: dict[str, Any], rng: random.Random, done: Counter[str]
+    ) -> None:
+        self._source = source
+        self._folder = folder
+        self._shape = shape
+        self._rng = rng
+        self._done = done
+        self._stopped: list[Victim] = []
+
+    def run(self) -> None:
+        try:
+            for number in range(100):
+                victim = self._start()
+                try:
+                    if self._live(victim, disturb=number < _MOST_DRIVERS):
+                        break
+                finally:
+                    if victim not in self._stopped and victim.process.poll() is None:
+                        victim.kill()
+            for victim in self._stopped:
+                self._wake(victim)
+        finally:
+            for victim in self._stopped:
+                if victim.process.poll() is None:
+                    victim.kill()
+
+    def _start(self) -> Victim:
+        options = {**self._shape, "takeover": bool(self._stopped)}
+        victim = Victim(self._source, self._folder, options)
+        while not victim.running.wait(0.2):
+            assert victim.process.poll() is None, "".join(victim.errors)
+        return victim
+
+    def _live(self, victim: Victim, *, disturb: bool) -> bool:
+        """Whether the pipeline came to its end with this driver."""
+        while True:
+            if victim.ended(self._rng.uniform(0.2, 1.5) if disturb else 300):
+                assert victim.process.returncode == 0, "".join(victim.errors)
+                return True
+            what = self._rng.choice(("worker", "worker", "worker", "executor", "driver", "stop", "disk"))
+            if what == "driver":
+                victim.kill()
+                self._done["driver killed"] += 1
+                return False
+            if what == "stop" and not self._stopped:
+                self._stop(victim)
+                return False
+            if what == "disk":
+                if self._fill(victim):
+                    return False
+                continue
+            victims = victim.workers() if what == "worker" else _executors(victim)
+            if victims:
+                _kill(self._rng.choice(victims))
+                self._done[f"{what} killed"] += 1
+
+    def _stop(self, victim: Victim) -> None:
+        """The driver stands still, with all that it has started; another one takes over."""
+        for process in [psutil.Process(victim.process.pid), *victim.family()]:
+            _send(process, signal.SIGSTOP)
+        self._stopped.append(victim)
+
+    def _wake(self, victim: Victim) -> None:
+        """It must find that it was taken over, and say by whom."""
+        for process in [*victim.family(), psutil.Process(victim.process.pid)]:
+            _send(process, signal.SIGCONT)
+        ended = victim.ended(120)
+        if not ended:
+            victim.kill()
+        assert ended, "a driver that was taken over did not end"
+        text = "".join(victim.errors)
+        assert victim.process.returncode != 0, "a driver that was taken over believes that it is done"
+        assert "taken over by process" in text or "has taken it over: process" in text, text[-2_000:]
+        self._done["driver taken over"] += 1
+
+    def _fill(self, victim: Victim) -> bool:
+        """No file of the driver's processes may grow any more: to them, the disk is full."""
+        try:
+            for process in [psutil.Process(victim.process.pid), *victim.family()]:
+                process.rlimit(psutil.RLIMIT_FSIZE, (4096, psutil.RLIM_INFINITY))
+        except psutil.Error:
+            return False
+        ended = victim.ended(60)
+        if ended and victim.process.returncode == 0:
+            return False  # it had nothing left to write
+        if not ended:
+            victim.kill()
+        self._done["disk filled"] += 1
+        return True
+
+
+def _executors(victim: Victim) -> list[psutil.Process]:
+    found = []
+    for process in victim.family():
+        try:
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _kill(process: psutil.Process) -> None:
+    _send(process, signal.SIGKILL)
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.Error):  # it may be gone already
+        process.send_signal(number)
