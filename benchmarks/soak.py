@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -33,6 +35,8 @@ _WARM_UP = 0.1  # of the epochs: the JVM compiles and pools fill, which is no le
 _SLOWEST = 2.0  # seconds an epoch may take before the run gives up, on average
 _GROWTH = 0.10
 _MB = 1 << 20
+_WARM_SECONDS = 120.0
+_BESIDE_SECONDS = 90.0
 _CONTROL = 500_000  # additions: a few milliseconds, more than a slice of the scheduler's time
 # What may be added to a tenth: small numbers wobble by more than that.
 _ALLOWANCE = {
@@ -71,7 +75,9 @@ class Sample:
     store_bytes: int
 
 
-def run(epochs: int = EPOCHS, *, wide: Wide = "alternate", limit: float | None = None) -> dict[str, Any]:
+def run(
+    epochs: int = EPOCHS, *, wide: Wide = "alternate", limit: float | None = None, compare: bool = False
+) -> dict[str, Any]:
     """Runs so many epochs and says what grew, comparing the first quarter with the last.
 
     It ends after ``limit`` seconds in any case. An active Spark session is used, and left running.
@@ -83,7 +89,42 @@ def run(epochs: int = EPOCHS, *, wide: Wide = "alternate", limit: float | None =
         with mw.start(load.pipeline(wide), store=store, spark=spark, progress=False, **options) as job:
             samples, done, live_first = _sample(job, spark, store, epochs, limit)
             live_last = _live_heap(spark)
-    return _findings(samples, done, epochs, wide, live_first, live_last)
+            beside = _beside_a_new_one(job, work / "new", wide) if compare else None
+    return {**_findings(samples, done, epochs, wide, live_first, live_last), "beside_a_new_one": beside}
+
+
+def _beside_a_new_one(job: mw.Job, work: Path, wide: Wide) -> dict[str, Any]:
+    """The epochs of the old pipeline against those of one that has just warmed up, in the same minutes.
+
+    A machine changes its pace in the time that a soak takes; both feel it alike here.
+    """
+    command = [sys.executable, "-m", "benchmarks.soak", os.fspath(work), wide]
+    root = Path(__file__).resolve().parent.parent
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            began, new_began = [float(word) for word in process.stdout.readline().split()]
+            old_began = job.status().epochs
+            ended, new_ended = [float(word) for word in process.stdout.readline().split()]
+            old_ended = job.status().epochs
+        finally:
+            process.terminate()
+    old = (ended - began) * 1e3 / (old_ended - old_began)
+    new = (ended - began) * 1e3 / (new_ended - new_began)
+    return {"old_epoch_ms": old, "new_epoch_ms": new, "ratio": old / new}
+
+
+def run_beside(work: Path, wide: Wide) -> None:
+    """A new pipeline of the same kind: says the time and its epochs when it is warm, and a while later."""
+    pipeline = load.pipeline(wide)
+    with (
+        session(work) as spark,
+        mw.start(pipeline, store=work / "store", spark=spark, progress=False) as job,
+    ):
+        for seconds in (_WARM_SECONDS, _BESIDE_SECONDS):
+            job.wait(seconds)
+            print(time.monotonic(), job.status().epochs, flush=True)
+        job.wait(_BESIDE_SECONDS)  # until it is stopped: the other one is to be read in its company
 
 
 def _sample(
@@ -212,7 +253,7 @@ def _findings(
 
 def main(*, epochs: int | None, quick: bool, wide: Wide = "alternate") -> dict[str, Any]:
     """Runs it, prints a table, and writes the artifacts."""
-    result = run(epochs or (QUICK_EPOCHS if quick else EPOCHS), wide=wide)
+    result = run(epochs or (QUICK_EPOCHS if quick else EPOCHS), wide=wide, compare=not quick)
     name = results.name("soak", quick=quick)
     results.save(name, result)
     rows = []
@@ -227,6 +268,13 @@ def main(*, epochs: int | None, quick: bool, wide: Wide = "alternate") -> dict[s
         f"in {result['seconds']:,} seconds, wide epochs: {wide}"
     )
     print(f"{results.verdict(result['flat'])}  nothing grows")
+    beside = result["beside_a_new_one"]
+    if beside is not None:
+        print(
+            f"{results.verdict(beside['ratio'] <= 1 + _GROWTH)}  beside a pipeline that has just started, in "
+            f"the same minutes, its epochs take {beside['ratio']:.2f} times as long "
+            f"({beside['old_epoch_ms']:.1f} ms, {beside['new_epoch_ms']:.1f} ms), target at most 1.10"
+        )
     # A machine that changed its own pace says nothing about ours, for or against.
     judged = results.verdict(result["within_10_percent"]) if result["machine_steady"] else "UNCLEAR"
     print(
@@ -263,3 +311,7 @@ def _chart(name: str, samples: list[dict[str, Any]]) -> None:
             "disk, MB": {"store": line("store_bytes", _MB), "Spark": line("local_bytes", _MB)},
         },
     )
+
+
+if __name__ == "__main__":
+    run_beside(Path(sys.argv[1]), sys.argv[2])  # type: ignore[arg-type]

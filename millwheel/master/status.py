@@ -50,9 +50,9 @@ class Report:
     """IDs that a filter knew to be new, without a look at the store."""
     ids_read: dict[str, int] = field(default_factory=dict)
     """IDs for which the store was asked."""
-    filter_bytes: dict[str, int] = field(default_factory=dict)
+    filter_bytes: dict[str, int] = field(default_factory=dict, compare=False)
     """The size of the filters that the last epoch with IDs used."""
-    filter_error: dict[str, float] = field(default_factory=dict)
+    filter_error: dict[str, float] = field(default_factory=dict, compare=False)
     """The share of new IDs for which the store is asked all the same."""
     failed: dict[str, int] = field(default_factory=dict)
     """Records and timers that were diverted."""
