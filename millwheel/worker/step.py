@@ -110,9 +110,20 @@ class Worker:
         self._retention = {name: id_retention(graph, edges) for name, edges in self._edges.items()}
 
     def step(
-        self, plan: Plan, level: int, index: int, watermarks: dict[str, int], sections: list[Section]
+        self,
+        plan: Plan,
+        level: int,
+        index: int,
+        watermarks: dict[str, int],
+        sections: list[Section],
+        *,
+        defer: bool = False,
     ) -> Outcome:
-        """Runs one interval, or answers from its checkpoint."""
+        """Runs one interval, or answers from its checkpoint.
+
+        With ``defer`` the write waits, as that of a weak level does, until somebody takes it: then the
+        productions must not leave the process before it is made.
+        """
         interval = plan.intervals[level - 1][index]
         shard = self.store.shards[interval.shard]
         with shard.snapshot() as snapshot:
@@ -128,7 +139,7 @@ class Worker:
             if _interval_state(get, plan, level, interval).epoch == plan.epoch:
                 raise AlreadyCommitted
 
-        if weak:
+        if weak or defer:
             self._deferred.append(Deferred(plan.epoch, level, partial(shard.write, puts, deletes, guard)))
             return outcome
         try:

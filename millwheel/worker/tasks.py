@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from millwheel.errors import EngineError, MillWheelError, UserCodeError
@@ -15,7 +16,7 @@ from millwheel.model.sink import Sink
 from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker, settle
+from millwheel.worker.step import AlreadyCommitted, Deferred, Worker, settle
 
 
 class SinkFailure(Exception):
@@ -49,12 +50,32 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
     return frames
 
 
+@dataclass
+class _Held:
+    """What a level of an epoch in one process has for the sinks, once the epoch is committed."""
+
+    level: int
+    report: dict[str, Any]
+    batches: list[bytes]
+
+
+class EpochMoved(Exception):
+    """Another attempt has committed a part of the epoch meanwhile. The carrier tries the task again."""
+
+
 def run_level(
-    worker: Worker, plan: Plan, level: int, slot: int, received: Iterable[Frame], dumps: Dumps | None = None
+    worker: Worker,
+    plan: Plan,
+    level: int,
+    slot: int,
+    received: Iterable[Frame],
+    dumps: Dumps | None = None,
+    held: list[_Held] | None = None,
 ) -> list[Frame]:
     """Runs the intervals that this slot owns in a level; gives a frame for each slot.
 
-    Reports stay with the slot, so that the last level's task hands them to the driver.
+    Reports stay with the slot, so that the last level's task hands them to the driver. With ``held``
+    nothing is written yet, neither to the store nor to the sinks.
     """
     arrived = sorted(received, key=lambda frame: frame.sender)
     frames = [Frame(plan.slots, slot, {}) for _ in range(plan.slots)]
@@ -84,16 +105,22 @@ def run_level(
         for index, interval in enumerate(plan.intervals[level - 1]):
             if interval.slot != slot:
                 continue
-            outcome = worker.step(plan, level, index, watermarks, by_interval.get(index, []))
+            own = by_interval.get(index, [])
+            outcome = worker.step(plan, level, index, watermarks, own, defer=held is not None)
             for name, low in outcome.lows.items():
                 lows[name] = min(lows.get(name, low), low)
             for later, target, section_bytes in outcome.sections:
                 frames[target].sections.setdefault(later, []).append(section_bytes)
-            report = {**outcome.report, "collected": _write_sinks(worker, plan, outcome.batches)}
+            report = dict(outcome.report)
             frames[slot].reports.append(report)
-        _write_injected(worker, plan, arrived)
-        if level in worker.weak and level == len(worker.graph.levels):
-            settle(worker.take_deferred(plan, level))  # behind it are the sinks alone, and they have it
+            if held is not None:
+                held.append(_Held(level, report, outcome.batches))
+            else:
+                report["collected"] = _write_sinks(worker, plan, outcome.batches)
+        if held is None:
+            _write_injected(worker, plan, arrived)
+            if level in worker.weak and level == len(worker.graph.levels):
+                settle(worker.take_deferred(plan, level))  # behind it are the sinks alone, and they have it
     except MillWheelError as error:
         return _failed(frames, error, dumps)
     for frame in frames:
@@ -102,7 +129,10 @@ def run_level(
 
 
 def run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None = None) -> list[Frame]:
-    """The whole epoch in this process: the frames of the last level."""
+    """The whole epoch in this process: the frames of the last level.
+
+    All levels run before any of them commits, so a hook that raises leaves nothing behind.
+    """
     slots = range(plan.slots)
     sent = [inject(worker, plan, task, dumps) for task in range(plan.tasks)]
     arrived = [[frames[slot] for frames in sent] for slot in slots]
@@ -112,13 +142,35 @@ def run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None = None) -> list[Fr
         if not any(frame.error for frame in frames):
             _write_injected(worker, plan, frames)
         return frames
+    injected = [frame for part in arrived for frame in part]
+    held: list[_Held] = []
     for level in range(1, depth + 1):
-        sent = [run_level(worker, plan, level, slot, arrived[slot], dumps) for slot in slots]
+        sent = [run_level(worker, plan, level, slot, arrived[slot], dumps, held) for slot in slots]
         arrived = [[frames[slot] for frames in sent] for slot in slots]
     last = [frames[slot] for slot, frames in enumerate(sent)]
-    if not any(frame.error for frame in last):
-        settle(worker.take_deferred(plan))
+    deferred = worker.take_deferred(plan)
+    if any(frame.error for frame in last):
+        return last
+    try:
+        _commit(worker, plan, deferred, held)
+        _write_injected(worker, plan, injected)
+    except MillWheelError as error:
+        return _failed(last, error, dumps)
     return last
+
+
+def _commit(worker: Worker, plan: Plan, deferred: list[Deferred], held: list[_Held]) -> None:
+    """Strong levels commit one after the other, from the first: whoever has acted on productions must find
+    their sender committed. Then the sinks get theirs, and weak levels commit, from the last."""
+    for one in reversed(deferred):
+        if one.level not in worker.weak:
+            try:
+                one.write()
+            except AlreadyCommitted as error:
+                raise EpochMoved(f"epoch {plan.epoch}, level {one.level}") from error
+    for part in held:
+        part.report["collected"] = _write_sinks(worker, plan, part.batches)
+    settle([one for one in deferred if one.level in worker.weak])
 
 
 def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -65,10 +65,11 @@ def test_a_hook_s_error_arrives_with_everything_and_a_mended_run_goes_on(
     assert in_order(failed.records + mended.records) == in_order(whole.records)
 
 
+@pytest.mark.parametrize("extractor", [mw.by_key, lambda record: record.key], ids=["one level", "two levels"])
 def test_a_mended_computation_runs_again_for_the_epoch_that_failed_behind_it(
-    spark: SparkSession, tmp_path: Path
+    extractor: Any, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Nothing of the level was committed: neither of the one that failed, nor of the one before it."""
+    """Nothing of the epoch was committed: neither of the one that failed, nor of the one before it."""
 
     def pipeline(factor: int) -> tuple[mw.Pipeline, mw.sinks.Collect]:
         p = mw.Pipeline("mended")
@@ -82,7 +83,7 @@ def test_a_mended_computation_runs_again_for_the_epoch_that_failed_behind_it(
         p.add(
             Hooks(lambda c, record: c.produce("out", 12 // record.value if record.key != "0" else 0)),
             name="Second",
-            inputs={"mid": mw.by_key},
+            inputs={"mid": extractor},
             outputs=["out"],
         )
         sink = mw.sinks.Collect()
