@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo`` and ``millwheel run``."""
+"""The command line: ``millwheel demo``, ``millwheel run``, and the commands that look at a store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any
 
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
-from millwheel.master.explain import explain
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
-from millwheel.store.open import open_existing
 from millwheel.version import VERSION
+from millwheel.watch.commands import add_commands
+
+_UI = "serve a page at this port, or at an address such as 0.0.0.0:8080 (then with a token)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--records", type=_count, default=200_000, help="how many (default: 200,000)")
     demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
+    demo.add_argument("--ui", metavar="PORT", help=_UI + "; the stream then comes in real time, for a minute")
     demo.add_argument("--json", action="store_true", help="print the result as JSON")
     demo.set_defaults(call=_demo)
 
@@ -72,31 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
     )
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
+    command.add_argument("--ui", metavar="PORT", help=_UI)
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
 
-    why = commands.add_parser(
-        "explain",
-        help="say why a low watermark stands where it stands",
-        description="Follows a computation's low watermark back to what holds it: a key with its timer or "
-        "hold, or a partition of an injector. The pipeline may be running or stopped.",
-        epilog="example: millwheel explain DipDetector --store state/",
-    )
-    why.add_argument("computation", metavar="NAME", help="a computation")
-    why.add_argument("--store", required=True, help="the pipeline's store")
-    why.add_argument("--json", action="store_true", help="print the chain as JSON")
-    why.set_defaults(call=_explain)
+    add_commands(commands, load_pipeline)
     return parser
-
-
-def _explain(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
-    try:
-        found = explain(store, options.computation)
-    finally:
-        store.close()
-    print(json.dumps(dataclasses.asdict(found)) if options.json else found)
-    return 0
 
 
 def _count(text: str) -> int:
@@ -112,13 +98,15 @@ def _count(text: str) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from millwheel.demo import demo
 
-    print(demo(records=options.records, store=options.store, as_json=options.json))
+    print(demo(records=options.records, store=options.store, as_json=options.json, ui=options.ui))
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
     pipeline = load_pipeline(options.pipeline)
     arguments: dict[str, Any] = {"store": options.store}
+    if options.ui is not None:
+        arguments["ui"] = options.ui
     if options.slots is not None:
         arguments["slots"] = options.slots
     if options.master is not None:

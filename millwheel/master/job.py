@@ -44,6 +44,8 @@ class Job:
         self._error: BaseException | None = None
         self._report = driver.report()
         self._lock = threading.Lock()
+        self.ui: str | None = None
+        """The address of the page, where there is one."""
         self._thread = threading.Thread(target=self._run, name=f"millwheel-{driver.graph.name}", daemon=True)
 
     def start(self) -> None:
