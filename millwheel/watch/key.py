@@ -61,7 +61,7 @@ def inspect(
     holds = [{"tag": tag, "time": time} for tag, time in row.holds.items()]
     codec, state = None, None
     if row.state is not None:
-        codec, state = _decoded(row.state, (codecs_by_name or {}).get(computation))
+        codec, state = decoded(row.state, (codecs_by_name or {}).get(computation))
     return KeyView(
         computation,
         key,
@@ -85,7 +85,7 @@ def _order(entry: dict[str, Any]) -> tuple[int, str]:
     return entry["time"], entry["tag"]
 
 
-def _decoded(data: bytes, codec: codecs.Codec | None) -> tuple[str, Any]:
+def decoded(data: bytes, codec: codecs.Codec | None) -> tuple[str, Any]:
     """The state, and how it was read; a codec of the user's own may raise anything."""
     if codec is not None:
         try:

@@ -11,20 +11,20 @@ _LONGEST = 20_000  # characters and entries that are shown: enough for people, h
 _DEEPEST = 20
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, longest: int = _LONGEST) -> Any:
     """A value as JSON has it, up to a bound: dataclasses as dicts, bytes as text, keys of dicts as text.
 
     >>> plain({1: (b"x", float("nan"))})
     {'1': ["b'x'", 'nan']}
     """
-    return _Plain().of(value)
+    return _Plain(longest).of(value)
 
 
 class _Plain:
     """A value as JSON has it, up to a bound: dataclasses as dicts, bytes as text, keys of dicts as text."""
 
-    def __init__(self) -> None:
-        self._left = _LONGEST
+    def __init__(self, longest: int) -> None:
+        self._left = longest
 
     def of(self, value: Any, depth: int = 0) -> Any:
         """The value, or a text in place of what JSON has not."""

@@ -44,6 +44,7 @@ logger = logging.getLogger("millwheel")
 _EVERY = 1.0  # seconds between events
 _FRESH = 0.5  # seconds for which a look serves everybody who asks
 _MOST_STREAMS = 32  # pages that are open at the same time: each has a thread
+_POLL = 0.1  # seconds after which the server sees that it is to end
 _COOKIE = "millwheel_token"
 _PAGES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -116,7 +117,9 @@ class Server:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
         """The page's address, with the token where there is one."""
-        self._thread = threading.Thread(target=self._http.serve_forever, name="millwheel-ui", daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_POLL,), name="millwheel-ui", daemon=True
+        )
         self._thread.start()
 
     def look(self) -> tuple[View, list[Sample]]:
@@ -162,6 +165,7 @@ class _Http(ThreadingHTTPServer):
     """The standard library's server, told whom it serves."""
 
     daemon_threads = True
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], site: Server) -> None:
         self.site = site
