@@ -13,6 +13,8 @@ _TIME_LIMITS = {  # seconds, of a full run
     "lag": 600,
     "skew": 600,
     "timers": 600,
+    "overhead": 1_200,
+    "looking": 600,
     "memory": 2_400,
     "soak": 5_400,
 }
@@ -46,6 +48,14 @@ def main() -> int:
         from benchmarks import timers
 
         timers.run(quick=arguments.quick)
+    elif arguments.name == "overhead":
+        from benchmarks import overhead
+
+        overhead.run(quick=arguments.quick, rounds=arguments.rounds)
+    elif arguments.name == "looking":
+        from benchmarks import looking
+
+        looking.run(quick=arguments.quick)
     elif arguments.name == "memory":
         from benchmarks import memory
 
@@ -86,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
     add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
     add("timers", "a million timers that wait, and how late wall timers fire")
+    command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
+    command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
+    add("looking", "how long status, inspect and explain take on a store of many keys")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")

@@ -3,10 +3,11 @@
 
 const SECOND = 1e6;
 const ENDS = 9.2e18; // where times stand for "never" and "always"
-const SPAN = 300 * SECOND; // of a sparkline
+const SPAN = 300 * SECOND; // of a sparkline, once there is so much to show
 const POINTS = 100;
 const NODE = { width: 212, height: 122 };
 const SINK = { width: 128, height: 40 };
+const GAP = 92; // between two columns
 
 const $ = (id) => document.getElementById(id);
 const live = { view: null, history: [], chosen: null, key: null, interval: null, epoch: null };
@@ -56,6 +57,8 @@ function moment(time) {
   return text.slice(0, 10) === new Date().toISOString().slice(0, 10) ? text.slice(11) : text.slice(0, 19);
 }
 
+const clock = (time) => new Date(time / 1000).toISOString().slice(11, 19);
+
 /** What stands for a watermark: how far it is behind, or where it is if that is long ago. */
 function mark(part) {
   if (part.low_watermark >= ENDS) return "at its end";
@@ -80,17 +83,27 @@ function sampleOf(view) {
 /** The value of something at even moments of the last minutes; null where it is not known. */
 function series(value, { perSecond = false } = {}) {
   const end = live.view.time;
-  const step = SPAN / POINTS;
-  const found = [];
-  let at = -1;
-  for (let i = 0; i <= POINTS; i += 1) {
-    const time = end - SPAN + i * step;
-    while (at + 1 < live.history.length && live.history[at + 1].time <= time) at += 1;
-    found.push(at < 0 ? null : value(live.history[at], time));
+  const width = Math.min(SPAN, Math.max(end - live.history[0].time, SPAN / 5));
+  const step = width / POINTS;
+  const over = Math.max(step, 3 * SECOND); // a rate over less would show the second's beat of the samples
+  return Array.from({ length: POINTS + 1 }, (_, i) => {
+    const time = end - width + i * step;
+    const now = valueAt(value, time);
+    if (!perSecond || now === null) return now;
+    const before = valueAt(value, time - over);
+    return before === null ? null : (Math.max(now - before, 0) / over) * SECOND;
+  });
+}
+
+/** The value in the newest sample that is not after a time. */
+function valueAt(value, time) {
+  let low = 0, high = live.history.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (live.history[middle].time <= time) low = middle + 1;
+    else high = middle;
   }
-  if (!perSecond) return found;
-  return found.map((now, i) =>
-    i === 0 || now === null || found[i - 1] === null ? null : Math.max(now - found[i - 1], 0) / (step / SECOND));
+  return low ? value(live.history[low - 1], time) : null;
 }
 
 const of = (name, field) => (sample) => sample.computations[name] ? sample.computations[name][field] : null;
@@ -111,6 +124,7 @@ function worstLag(sample, time) {
 /** Paths of a sparkline in a box; a gap where nothing is known. */
 function paths(values, width, height) {
   const known = values.filter((value) => value !== null && Number.isFinite(value));
+  if (values.length < 2 || known.every((value) => value === 0)) return ["", ""];
   const top = Math.max(...known, 0);
   const bottom = Math.min(...known, 0) < 0 || top === 0 ? Math.min(...known, 0) : 0;
   const y = (value) => height - 1 - ((value - bottom) / (top - bottom || 1)) * (height - 3);
@@ -154,7 +168,7 @@ class Figure {
 // At a glance -----------------------------------------------------------------------------------------
 
 const glance = {};
-for (const [id, name] of [["rate", "Records in, a second"], ["lag", "Furthest behind"], ["epoch", "Epoch, median"], ["keys", "Keys"], ["state", "State"], ["faults", "Late · dropped · duplicate · failed"]]) {
+for (const [id, name] of [["rate", "Records in, a second"], ["lag", "Furthest behind"], ["epoch", "Epoch, median"], ["keys", "Keys"], ["state", "State"], ["late", "Late records"]]) {
   glance[id] = new Figure(name);
 }
 
@@ -171,10 +185,9 @@ function showGlance(view) {
     view.recent.map((epoch) => epoch.seconds).slice(-POINTS));
   glance.keys.show(count(sum("rows")), `${count(sum("watermark_timers") + sum("wall_timers"))} timers pending`, series(all("rows")));
   glance.state.show(bytes(sum("bytes")), "", series(all("bytes")));
-  const faults = ["late", "dropped", "duplicates", "failed"].map(sum);
-  glance.faults.show(faults.map(count).join(" · "), "", series((sample) =>
-    ["late", "dropped", "duplicates", "failed"].reduce((total, field) => total + all(field)(sample), 0), { perSecond: true }),
-  faults[3] ? "bad" : faults[0] + faults[1] ? "warn" : "");
+  const [late, dropped, duplicates, failed] = ["late", "dropped", "duplicates", "failed"].map(sum);
+  glance.late.show(count(late), `${count(dropped)} dropped · ${count(duplicates)} duplicate · ${count(failed)} failed`,
+    series(all("late"), { perSecond: true }), failed ? "bad" : late ? "warn" : "");
 }
 
 // The graph -------------------------------------------------------------------------------------------
@@ -206,11 +219,15 @@ function layOut(view, width) {
       add(`>${stream.name}`, "sink", Math.max(...stream.producers.map((who) => boxes.get(who).depth)) + 1, { name: "read by nobody" });
       ends.push(`>${stream.name}`);
     }
-    for (const from of stream.producers) for (const to of ends) links.push({ from: boxes.get(from), to: boxes.get(to), stream: stream.name });
+    for (const from of stream.producers) {
+      const box = boxes.get(from);
+      if (ends.length) box.ports = [...(box.ports || []), stream.name];
+      ends.forEach((to, i) => links.push({ from: box, to: boxes.get(to), stream: stream.name, forked: ends.length > 1, first: i === 0 }));
+    }
   }
   const columns = [];
   for (const box of boxes.values()) (columns[box.depth] = columns[box.depth] || []).push(box);
-  const gap = 92;
+  const gap = GAP;
   const wide = columns.reduce((total, column) => total + Math.max(...column.map((box) => box.width)) + gap, -gap) + 2;
   const upright = wide > width && width < 760;
   if (upright) {
@@ -243,16 +260,19 @@ function layOut(view, width) {
   return { boxes, links, width: x - gap + 1, height: tall + 2, upright };
 }
 
-function curve({ from, to }, upright) {
+/** The path of a stream, and where its name goes: once, where it forks. */
+function curve({ from, to, stream, forked, first }, upright) {
   if (upright) {
     const x1 = from.x + from.width / 2, y1 = from.y + from.height, x2 = to.x + to.width / 2, y2 = to.y;
     const far = y2 - y1 > 60 ? from.width / 2 + 30 : 0;
     const middle = (y1 + y2) / 2;
-    return [`M${x1} ${y1}C${x1 + far} ${middle} ${x2 + far} ${middle} ${x2} ${y2}`, x1 + far * 0.75, middle];
+    return [`M${x1} ${y1}C${x1 + far} ${y1 + 30} ${x2 + far} ${y2 - 30} ${x2} ${y2}`, far ? null : x1, middle];
   }
-  const x1 = from.x + from.width, y1 = from.y + from.height / 2, x2 = to.x, y2 = to.y + to.height / 2;
-  const bend = Math.max((x2 - x1) / 2, 30);
-  return [`M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, (x1 + x2) / 2, (y1 + y2) / 2];
+  const port = (from.ports.indexOf(stream) + 1) / (from.ports.length + 1);
+  const x1 = from.x + from.width, y1 = from.y + from.height * port, x2 = to.x, y2 = to.y + to.height / 2;
+  const turn = Math.max(x1, x2 - GAP); // past whatever stands between, then to the target
+  const bend = (x2 - turn) / 2;
+  return [`M${x1} ${y1}L${turn} ${y1}C${turn + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`, forked && !first ? null : x1 + GAP / 2, forked || turn > x1 ? y1 : (y1 + y2) / 2];
 }
 
 const clip = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
@@ -268,6 +288,7 @@ function buildGraph(view, width) {
   for (const link of plan.links) {
     const [path, x, y] = curve(link, plan.upright);
     svg.append(s("path", { class: "edge", d: path, "marker-end": "url(#arrow)" }));
+    if (x === null) continue;
     const name = s("text", { class: "stream", x, y: y - 5 }, clip(link.stream, 16));
     const flow = s("text", { class: "stream", x, y: y + 12 });
     labels.push(name, flow);
@@ -397,8 +418,8 @@ async function why() {
     if (name !== live.chosen) return;
     $("why").replaceChildren(...found.steps.map((step) => {
       const who = step.who.startsWith("@") ? `injector ${step.who.slice(1)}` : step.who;
-      return h("li", {}, h("b", {}, who), ` stands at ${moment(step.low_watermark)}: ${step.text}`,
-        step.key === null ? null : h("button", { class: "link", type: "button", onclick: () => find(step.who, step.key) }, " Show this key"));
+      return h("li", {}, h("b", {}, who), ` stands at ${moment(step.low_watermark)}: ${step.text}`, " ",
+        step.key === null ? null : h("button", { class: "link", type: "button", onclick: () => find(step.who, step.key) }, "Show this key"));
     }));
   } catch (error) {
     if (name === live.chosen) $("why").replaceChildren(h("li", {}, error.message));
@@ -453,8 +474,8 @@ function showKey(found, wanted) {
       h("div", { class: "pair" }, times("Timers", found.timers, (timer) => `${moment(timer.time)} (${timer.clock})`), times("Holds", found.holds, (hold) => moment(hold.time))));
   }
   if (wanted.seen.length) {
-    $("key").append(h("h3", {}, "Changes since you looked"), h("table", {}, ...wanted.seen.map((each) =>
-      h("tr", {}, h("td", { class: "left" }, moment(each.time).slice(0, 8)), h("td", { class: "left mono clip" }, each.text)))));
+    $("key").append(h("h3", {}, "Changes since you looked"), h("table", { class: "changes" }, ...wanted.seen.map((each) =>
+      h("tr", {}, h("td", { class: "left" }, clock(each.time)), h("td", { class: "left mono clip" }, each.text)))));
   }
 }
 
@@ -482,7 +503,8 @@ function showIntervals(view) {
   const busiest = view.intervals.reduce((best, part, index) => (best === null || part.busy > view.intervals[best].busy ? index : best), null);
   view.intervals.forEach((part, index) => {
     const cell = strips.cells[index];
-    cell.style.setProperty("--busy", Math.min(part.busy, 1).toFixed(3));
+    cell.style.setProperty("--busy", Math.sqrt(Math.min(part.busy, 1)).toFixed(3)); // what is little is seen, too
+    cell.textContent = part.hot_key ?? "";
     cell.setAttribute("aria-label", `tablets ${part.first} to ${part.last - 1}, busy ${share(part.busy)}`);
     cell.classList.toggle("chosen", index === live.interval);
   });
@@ -533,8 +555,8 @@ function showEpochs(view) {
     svg.append(s("rect", { class: "hit", x, y: 0, width: slot, height: base, onmouseenter: () => { live.epoch = epoch.epoch; caption(view); }, onmouseleave: () => { live.epoch = null; } }));
   });
   const first = epochs[0], last = epochs[epochs.length - 1];
-  svg.append(s("text", { x: width - epochs.length * slot, y: height - 2 }, moment(first.began).slice(-15, -7) || ""),
-    s("text", { x: width, y: height - 2, "text-anchor": "end" }, moment(last.began).slice(-15, -7) || ""));
+  svg.append(s("text", { x: width - epochs.length * slot, y: height - 2 }, clock(first.began)),
+    s("text", { x: width, y: height - 2, "text-anchor": "end" }, clock(last.began)));
   $("epochs").replaceChildren(svg);
   caption(view);
 }
@@ -566,7 +588,13 @@ function showTables(view) {
   const rows = [];
   for (const part of view.injectors) {
     rows.push([part.name, moment(part.low_watermark), part.lag === null ? "" : span(part.lag), count(part.partition_count),
-      { text: part.holder === null ? "" : `${part.holder} ${part.why}`, kind: "clip", title: part.holder || "" }]);
+      { text: part.holder === null ? "" : `partition ${part.holder} ${part.why}`, kind: "clip", title: part.holder || "" }]);
+    const slowest = part.partition_count > 1 ? part.partitions.slice(0, 8) : [];
+    for (const each of slowest) {
+      rows.push([{ text: `partition ${clip(each.name, 60)}`, kind: "left part", title: each.name }, moment(each.watermark), "", "",
+        { text: `read to ${clip(JSON.stringify(each.offset), 40)}, newest ${moment(each.newest)}`, kind: "part" }]);
+    }
+    if (part.partition_count > 8) rows.push([{ text: `and ${count(part.partition_count - 8)} more`, kind: "left part" }, "", "", "", ""]);
   }
   fill("injectors", ["", "low watermark", "behind", "partitions", "held by"], rows);
   const user = Object.entries(view.user).sort();
