@@ -72,7 +72,10 @@ def read(spark: SparkSession, where: str, pipeline: Pipeline | None) -> Tables:
         timers=timers.withColumn("timestamp", _timestamp("time")),
         watermarks=marks.withColumn("timestamp", _timestamp("time")).withColumn(
             "lag",
-            F.when(F.abs("low_watermark") < _RANGE, (F.col("time") - F.col("low_watermark")) / SECOND),
+            F.when(
+                F.col("low_watermark").between(-_RANGE, _RANGE),
+                (F.col("time") - F.col("low_watermark")) / SECOND,
+            ),
         ),
         intervals=_local(spark, view["intervals"], _INTERVALS),
         epochs=_local(spark, epochs, _EPOCHS).withColumn("timestamp", _timestamp("began")),
@@ -95,7 +98,7 @@ def _address(where: str) -> str:
 
 
 def _timestamp(column: str) -> Column:
-    return F.when(F.abs(column) < _RANGE, F.timestamp_micros(column))
+    return F.when(F.col(column).between(-_RANGE, _RANGE), F.timestamp_micros(column))
 
 
 def _local(spark: SparkSession, rows: list[dict[str, Any]], schema: str) -> DataFrame:
