@@ -23,8 +23,8 @@ from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import DAY, HOUR, MAX_TIME, MILLISECOND, MIN_TIME, MINUTE, SECOND, WALL, WATERMARK
 from millwheel.model.timer import Timer
+from millwheel.tables import read_store
 from millwheel.version import VERSION as __version__
-from millwheel.watch.tables import read_store
 
 __all__ = [
     "DAY",

@@ -37,6 +37,7 @@ _OPTIONS = {
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
+    "trace": "whether each epoch becomes an OpenTelemetry span (default: no)",
     "ui": "serves a page: a port, on this machine alone, or an address such as '0.0.0.0:8080'",
     "ui_token": "what a browser must know to see the page (default: a random one, if it listens wider)",
     "progress": "whether to show a line of progress (default: if stderr is a terminal)",
@@ -138,9 +139,13 @@ def _launch(
 def _watch(driver: Driver, pipeline: Pipeline, spark: str | None, options: dict[str, Any]) -> str | None:
     """Sets an observer over the driver, and serves the page where it is wanted; its address."""
     where = options.get("ui")
-    if where is None and not options.get("watch", True):
+    if where is None and not options.get("watch", True) and not options.get("trace"):
         return None
     driver.observer = recorder = Recorder(driver, spark=spark)
+    if options.get("trace"):
+        from millwheel.watch.traces import Tracer
+
+        recorder.on_epoch = Tracer(pipeline.name)
     if where is None:
         return None
     from millwheel.watch.server import Server

@@ -25,10 +25,10 @@ from millwheel.store.base import Store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.open import open_existing
 from millwheel.store.row import Row, decode_row
+from millwheel.tables import Tables
 from millwheel.watch.history import COUNTED, KEPT
 from millwheel.watch.key import codecs_of, decoded
 from millwheel.watch.plain import plain
-from millwheel.watch.tables import Tables
 from millwheel.watch.view import Viewer
 
 _LONGEST_STATE = 10_000_000  # characters: a table is for programs, which want all of it

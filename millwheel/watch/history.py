@@ -23,6 +23,7 @@ from millwheel.model.codec import pack, unpack
 from millwheel.model.time import SECOND
 from millwheel.store.base import Snapshot
 from millwheel.watch.load import Load
+from millwheel.watch.logs import where
 from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WALL_TIMERS, WATERMARK_TIMERS
@@ -100,6 +101,8 @@ class Recorder:
         self._load = Load()
         self.before_close: Callable[[], None] | None = None
         """Called before the driver lets go of the store: whoever reads it stops."""
+        self.on_epoch: Callable[[dict[str, Any], list[float]], None] | None = None
+        """Told of each epoch, with the moments of its steps."""
         self._epochs: deque[dict[str, Any]] = deque(maxlen=_EPOCHS)
         with driver.store.journal.snapshot() as snapshot:
             before = read_watch(snapshot)
@@ -119,16 +122,21 @@ class Recorder:
         watch.durations[sum(seconds > bound for bound in BUCKETS)] += 1
         for name, part in phases.items():
             watch.phases[name] = watch.phases.get(name, 0.0) + part
-        self._epochs.append(
-            {
-                "epoch": plan.epoch,
-                "began": plan.now,
-                "seconds": seconds,
-                "records": sum(report.records_in for report in reports),
-                "compact": plan.compact,
-                "phases": phases,
-            }
-        )
+        epoch = {
+            "epoch": plan.epoch,
+            "began": plan.now,
+            "seconds": seconds,
+            "records": sum(report.records_in for report in reports),
+            "compact": plan.compact,
+            "phases": phases,
+        }
+        self._epochs.append(epoch)
+        where.set({"pipeline": self._driver.graph.name, "epoch": plan.epoch})
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("epoch %d: %d records in %.3f s", plan.epoch, epoch["records"], seconds, extra=epoch)
+        if self.on_epoch is not None:
+            self.on_epoch(epoch, moments)
+        where.set({"pipeline": self._driver.graph.name, "epoch": plan.epoch + 1})
 
     def notes(self) -> list[tuple[bytes, bytes]]:
         """A sample, if the last one is a second old."""
