@@ -134,7 +134,7 @@ def picture(name: str, url: str, *, width: int, height: int | None, dark: bool, 
     finally:
         driver.quit()
     path = PICTURES / f"{name}.png"
-    Image.open(path).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
 
 
@@ -152,7 +152,7 @@ def main() -> int:
         job.wait(SECONDS)
         picture("page", server.url, width=1180, height=None, dark=False, key="query 7")
         picture("page-dark", server.url, width=1180, height=760, dark=True, key=None)
-        picture("page-phone", server.url, width=390, height=1240, dark=False, key=None)
+        picture("page-phone", server.url, width=390, height=1500, dark=False, key=None)
     return 0
 
 

@@ -12,6 +12,7 @@ from millwheel.worker.report import IntervalReport
 
 HALF_LIFE = 10.0  # seconds: long enough to be steady from epoch to epoch, short enough to see a change
 _MEAN_AGE = HALF_LIFE / math.log(2)
+_HOT_SHARE = 0.05  # of an interval's records: below that, a key makes it no hotter than others
 _LONGEST_KEY = 480  # bytes: of a longer one the page could show the beginning only
 
 
@@ -70,6 +71,8 @@ class Load:
                 load = self._intervals.get((level, interval.first), _Interval(now))
                 load.decay(now)
                 hot = max(load.hot.items(), key=lambda item: item[1], default=None)
+                if hot is not None and hot[1] < _HOT_SHARE * load.records:
+                    hot = None
                 found.append(
                     {
                         "level": level,

@@ -263,10 +263,12 @@ function layOut(view, width) {
 /** The path of a stream, and where its name goes: once, where it forks. */
 function curve({ from, to, stream, forked, first }, upright) {
   if (upright) {
-    const x1 = from.x + from.width / 2, y1 = from.y + from.height, x2 = to.x + to.width / 2, y2 = to.y;
-    const far = y2 - y1 > 60 ? from.width / 2 + 30 : 0;
-    const middle = (y1 + y2) / 2;
-    return [`M${x1} ${y1}C${x1 + far} ${y1 + 30} ${x2 + far} ${y2 - 30} ${x2} ${y2}`, far ? null : x1, middle];
+    const x = from.x + from.width / 2, end = from.y + from.height;
+    if (to.y - end < 60) return [`M${x} ${end}L${x} ${to.y}`, x, (end + to.y) / 2];
+    // Past the boxes between, on the right, where there is no room for a name.
+    const x1 = from.x + from.width, y1 = from.y + from.height / 2, x2 = to.x + to.width, y2 = to.y + to.height / 2;
+    const rail = Math.max(x1, x2) + Math.min(40 + (y2 - y1) / 20, 66);
+    return [`M${x1} ${y1}C${rail} ${y1} ${rail} ${y2} ${x2} ${y2}`, null, null];
   }
   const port = (from.ports.indexOf(stream) + 1) / (from.ports.length + 1);
   const x1 = from.x + from.width, y1 = from.y + from.height * port, x2 = to.x, y2 = to.y + to.height / 2;
@@ -302,7 +304,7 @@ function buildGraph(view, width) {
       continue;
     }
     const text = (dy, kind, dx = 14, anchor = "start") => s("text", { class: kind, x: box.x + dx, y: box.y + dy, "text-anchor": anchor });
-    const refs = { title: text(24, "title"), level: text(24, "small", box.width - 14, "end"), big: text(48, "big"), flow: text(67, "small"), fault: text(67, "small fault", box.width - 14, "end") };
+    const refs = { title: text(24, "title"), level: text(24, "small", box.width - 14, "end"), big: text(48, "big"), flow: text(67, "small"), fault: text(47, "small fault", box.width - 14, "end") };
     refs.area = s("path", { class: "area", transform: `translate(${box.x + 14} ${box.y + 80})` });
     refs.line = s("path", { class: "line", transform: `translate(${box.x + 14} ${box.y + 80})` });
     refs.box = s("rect", { class: "box", x: box.x, y: box.y, width: box.width, height: box.height, rx: 9 });
@@ -343,8 +345,8 @@ function showGraph(view) {
     refs.level.textContent = `level ${part.level}`;
     refs.big.textContent = mark(part);
     refs.flow.textContent = `${rate(part.rate_in)}/s in, ${rate(part.rate_out)}/s out`;
-    const faults = part.failed + part.dropped;
-    refs.fault.textContent = faults ? `${count(faults)} lost` : "";
+    refs.fault.textContent = part.failed ? `${count(part.failed)} failed` : part.dropped ? `${count(part.dropped)} dropped` : "";
+    refs.fault.classList.toggle("failed", part.failed > 0);
     refs.group.classList.toggle("chosen", part.name === live.chosen);
     refs.group.setAttribute("aria-label", `${part.name}: low watermark ${mark(part)}, ${rate(part.rate_in)} records a second`);
     draw(refs, series(of(part.name, "records"), { perSecond: true }));
