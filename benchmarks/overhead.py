@@ -34,7 +34,7 @@ _FILES = 20
 
 def run(*, quick: bool = False, rounds: int = 5) -> dict[str, Any]:
     """Runs the rounds, prints the ratio, and writes the artifact."""
-    records = 200_000 if quick else 2_000_000
+    records = 200_000 if quick else 1_000_000
     rates: dict[str, list[float]] = {"off": [], "on": []}
     cpu: dict[str, list[float]] = {"off": [], "on": []}
     looks = 0

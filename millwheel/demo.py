@@ -124,13 +124,13 @@ def demo(records: int, store: str, as_json: bool, ui: int | str | None = None) -
 
     With a page to look at, the queries come as fast as they were asked.
     """
+    from millwheel.spark.session import local_session
+
+    local_session()  # before the clock starts: what is timed is the pipeline
     start = _START if ui is None else time.time_ns() // 1_000_000_000 * SECOND
     queries = Queries(records, seconds=_SECONDS, start=start)
     rate = None if ui is None else records / _SECONDS
     windows, spikes = Collect(), Collect()
-    from millwheel.spark.session import local_session
-
-    local_session()  # before the clock starts: what is timed is the pipeline
     began = time.perf_counter()
     report = run(pipeline(queries, windows, spikes, rate), store=store, ui=ui)
     seconds = time.perf_counter() - began
