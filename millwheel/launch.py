@@ -24,6 +24,7 @@ from millwheel.store.lmdb import LmdbStore
 from millwheel.store.open import open_store
 from millwheel.watch.history import Recorder
 from millwheel.watch.key import codecs_of
+from millwheel.watch.view import look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,6 +133,7 @@ def _launch(
     progress = Progress(sys.stderr) if show else None
     job = Job(driver, executor, until_exhausted=not follow, on_close=on_close, progress=progress)
     job.ui = page
+    job.view = lambda: look(store, time.time_ns() // 1000)
     job.start()
     return job
 

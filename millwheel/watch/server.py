@@ -19,6 +19,8 @@ import json
 import logging
 import os
 import secrets
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -170,10 +172,13 @@ class _Http(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], site: Server) -> None:
         self.site = site
         if ":" in address[0]:
-            import socket
-
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error; anything else is one of ours, and the server goes on."""
+        gone = isinstance(sys.exception(), ConnectionError | TimeoutError)
+        logger.log(logging.DEBUG if gone else logging.ERROR, "a request to the page failed", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -187,27 +192,27 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers."""
-        parts = urlsplit(self.path)
-        query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        path, _, text = self.path.partition("?")
+        query = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
         try:
             if not self._may_enter(query):
                 return
-            if parts.path in _PAGES:
-                self._page(parts.path, query)
-            elif parts.path == "/api/status":
+            if path in _PAGES:
+                self._page(path, query)
+            elif path == "/api/status":
                 view, samples = self.server.site.look()
                 self._json(_message(view, samples))
-            elif parts.path == "/api/events":
+            elif path == "/api/events":
                 self._events()
-            elif parts.path == "/api/explain":
+            elif path == "/api/explain":
                 self._json(self.server.site.explain(query.get("computation", "")))
-            elif parts.path == "/api/key":
+            elif path == "/api/key":
                 self._json(self.server.site.inspect(query.get("computation", ""), query.get("key", "")))
-            elif parts.path == "/metrics":
+            elif path == "/metrics":
                 data, kind = exposition(self.server.site.look()[0])
                 self._send(HTTPStatus.OK, data, kind)
             else:
-                self._json({"error": f"there is nothing at {parts.path}"}, HTTPStatus.NOT_FOUND)
+                self._json({"error": f"there is nothing at {path}"}, HTTPStatus.NOT_FOUND)
         except PipelineError as error:
             self._json({"error": str(error)}, HTTPStatus.NOT_FOUND)
         except MillWheelError as error:
@@ -220,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
         another site can reach this one under a name of its own."""
         site = self.server.site
         if site.token is None:
-            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+            host = _host_name(self.headers.get("Host", ""))
             if _is_loopback(host):
                 return True
             self._json({"error": f"this page does not answer to the name {host!r}"}, HTTPStatus.FORBIDDEN)
@@ -296,6 +301,18 @@ def _message(view: View, samples: list[Sample]) -> bytes:
         {name: value for name, value in sample.__dict__.items() if name != "epochs"} for sample in samples
     ]
     return json.dumps({"view": view.to_value(), "history": history}).encode()
+
+
+def _host_name(header: str) -> str:
+    """The name in a Host header, which may be anything.
+
+    >>> _host_name("localhost:8080"), _host_name("[::1]:80"), _host_name("[::")
+    ('localhost', '::1', '')
+    """
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _is_loopback(host: str) -> bool:

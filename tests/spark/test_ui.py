@@ -33,6 +33,8 @@ def test_a_job_serves_its_page_until_it_ends(spark: SparkSession) -> None:
         assert url is not None
         assert url.startswith("http://127.0.0.1:")
         eventually(lambda: job.status().records_in == 40)
+        assert job.view is not None
+        assert job.view().records_in == 40
         view = get(url, "api/status")["view"]
         assert (view["running"], view["records_in"]) == (True, 40)
         key = get(url, "api/key?computation=Visits&key=regular")

@@ -101,7 +101,7 @@ def test_nothing_can_be_changed(server: Server, method: str) -> None:
     assert Answer(server, "/api/status", method).status == 501
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "192.0.2.1"])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "192.0.2.1", "[::", "a b"])
 def test_without_a_token_only_names_of_this_machine_are_answered(server: Server, host: str) -> None:
     assert Answer(server, "/api/status", Host=host).status == 403
 
@@ -109,6 +109,11 @@ def test_without_a_token_only_names_of_this_machine_are_answered(server: Server,
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:99"])
 def test_names_of_this_machine_are_answered(server: Server, host: str) -> None:
     assert Answer(server, "/api/status", Host=host).status == 200
+
+
+@pytest.mark.parametrize("path", ["//[", "/%ff%00", "/../../etc/passwd", "/page/../server.py", "/page"])
+def test_strange_paths_lead_nowhere(server: Server, path: str) -> None:
+    assert Answer(server, path).status == 404
 
 
 class TestToken:
