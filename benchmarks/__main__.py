@@ -15,6 +15,8 @@ _TIME_LIMITS = {  # seconds, of a full run
     "timers": 600,
     "guarantees": 1_200,
     "dedup": 900,
+    "overhead": 1_200,
+    "looking": 600,
     "memory": 2_400,
     "soak": 5_400,
 }
@@ -56,6 +58,14 @@ def main() -> int:
         from benchmarks import dedup
 
         dedup.run(quick=arguments.quick)
+    elif arguments.name == "overhead":
+        from benchmarks import overhead
+
+        overhead.run(quick=arguments.quick, rounds=arguments.rounds)
+    elif arguments.name == "looking":
+        from benchmarks import looking
+
+        looking.run(quick=arguments.quick)
     elif arguments.name == "memory":
         from benchmarks import memory
 
@@ -99,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     command = add("guarantees", "what exactly-once and strong productions cost (8.1)")
     command.add_argument("--rounds", type=int, default=2, help="turns of each case (default: 2)")
     add("dedup", "five million record IDs in one interval")
+    command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
+    command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
+    add("looking", "how long status, inspect and explain take on a store of many keys")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")

@@ -35,6 +35,19 @@ def usages() -> list[Usage]:
     return [usage for usage in found if usage is not None and usage.rss]
 
 
+def cpu_seconds() -> float:
+    """The CPU time that this process and its descendants have used, those that have ended among them."""
+    driver = psutil.Process()
+    total = 0.0
+    for process in (driver, *driver.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
 def java_processes() -> list[psutil.Process]:
     """The JVMs that this process started: one, where Spark runs."""
     return [process for process in psutil.Process().children() if _is_java(process)]

@@ -23,6 +23,7 @@ from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import DAY, HOUR, MAX_TIME, MILLISECOND, MIN_TIME, MINUTE, SECOND, WALL, WATERMARK
 from millwheel.model.timer import Timer
+from millwheel.tables import read_store
 from millwheel.version import VERSION as __version__
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "by_key",
     "codecs",
     "injectors",
+    "read_store",
     "register",
     "run",
     "sinks",

@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo`` and ``millwheel run``."""
+"""The command line: ``millwheel demo``, ``millwheel run``, and the commands that look at a store."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.errors import MillWheelError, PipelineError, StoreError
+from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
-from millwheel.master.explain import explain
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
-from millwheel.store.check import check
-from millwheel.store.lmdb import LmdbStore
-from millwheel.store.open import open_existing
+from millwheel.store.commands import add_store_commands
 from millwheel.version import VERSION
+from millwheel.watch.commands import add_commands
+
+_UI = "serve a page at this port, or at an address such as 0.0.0.0:8080 (then with a token)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--records", type=_count, default=200_000, help="how many (default: 200,000)")
     demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
+    demo.add_argument("--ui", metavar="PORT", help=_UI + "; the stream then comes in real time, for a minute")
     demo.add_argument("--json", action="store_true", help="print the result as JSON")
     demo.set_defaults(call=_demo)
 
@@ -79,93 +83,13 @@ def _parser() -> argparse.ArgumentParser:
         help="take the store from a driver that still holds it, and hangs; it is refused from then on",
     )
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
+    command.add_argument("--ui", metavar="PORT", help=_UI)
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
 
-    why = commands.add_parser(
-        "explain",
-        help="say why a low watermark stands where it stands",
-        description="Follows a computation's low watermark back to what holds it: a key with its timer or "
-        "hold, or a partition of an injector. The pipeline may be running or stopped.",
-        epilog="example: millwheel explain DipDetector --store state/",
-    )
-    why.add_argument("computation", metavar="NAME", help="a computation")
-    why.add_argument("--store", required=True, help="the pipeline's store")
-    why.add_argument("--json", action="store_true", help="print the chain as JSON")
-    why.set_defaults(call=_explain)
-    _add_store(commands)
+    add_commands(commands, load_pipeline)
+    add_store_commands(commands)
     return parser
-
-
-def _add_store(commands: Any) -> None:
-    store = commands.add_parser("store", help="look a store over, or give space back")
-    tools = store.add_subparsers(metavar="COMMAND", required=True)
-    tool = tools.add_parser(
-        "check",
-        help="verify a store",
-        description="Looks at every invariant that can be read off a store, row by row; the pipeline may run "
-        "meanwhile. Ends with 1 where something is wrong.",
-        epilog="example: millwheel store check state/",
-    )
-    tool.add_argument("store", metavar="STORE", help="a path or a URL")
-    tool.add_argument("--json", action="store_true", help="print what was found as JSON")
-    tool.set_defaults(call=_store_check)
-    tool = tools.add_parser(
-        "compact",
-        help="give space back to the disk",
-        description="Writes a store anew without the space that nobody uses; the pipeline must not run. "
-        "A store reuses its space by itself: this is for one that was once much larger.",
-        epilog="example: millwheel store compact state/",
-    )
-    tool.add_argument("store", metavar="STORE", help="a path or a URL")
-    tool.add_argument("--json", action="store_true", help="print the sizes as JSON")
-    tool.set_defaults(call=_store_compact)
-
-
-def _store_check(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
-    try:
-        found = check(store)
-    finally:
-        store.close()
-    if options.json:
-        print(json.dumps(found.__dict__))
-    else:
-        there = ", ".join(f"{count:,} {what}" for what, count in sorted(found.counts.items()))
-        print(f"pipeline {found.pipeline!r}, epoch {found.epoch:,}: {there}")
-        for problem in found.problems:
-            print(f"WRONG: {problem}")
-        if found.more:
-            print(f"and {found.more:,} more")
-        if not found.problems:
-            print("nothing is wrong")
-    return 1 if found.problems else 0
-
-
-def _store_compact(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
-    try:
-        if not isinstance(store, LmdbStore):
-            raise StoreError(f"{options.store} cannot be compacted: only a store in a folder can")
-        store.lock(f"millwheel store compact, process {os.getpid()}")
-        before, now = store.compact()
-    finally:
-        store.close()
-    if options.json:
-        print(json.dumps({"bytes_before": before, "bytes_after": now}))
-    else:
-        print(f"{before / 1e6:,.1f} MB before, {now / 1e6:,.1f} MB now")
-    return 0
-
-
-def _explain(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
-    try:
-        found = explain(store, options.computation)
-    finally:
-        store.close()
-    print(json.dumps(dataclasses.asdict(found)) if options.json else found)
-    return 0
 
 
 def _count(text: str) -> int:
@@ -181,13 +105,15 @@ def _count(text: str) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from millwheel.demo import demo
 
-    print(demo(records=options.records, store=options.store, as_json=options.json))
+    print(demo(records=options.records, store=options.store, as_json=options.json, ui=options.ui))
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
     pipeline = load_pipeline(options.pipeline)
     arguments: dict[str, Any] = {"store": options.store}
+    if options.ui is not None:
+        arguments["ui"] = options.ui
     if options.slots is not None:
         arguments["slots"] = options.slots
     if options.take_over:

@@ -24,6 +24,7 @@ from millwheel.sinks import Collect
 _START = 1_296_167_641 * SECOND  # the moment that the paper takes for its example
 _DISORDER = 2 * SECOND
 _QUERIES = 1_000
+_SECONDS = 60
 _BARS = " ▁▂▃▄▅▆▇█"
 
 _WORDS = (
@@ -48,10 +49,11 @@ _WORDS = (
 class Queries:
     """A reproducible stream: query i of n, Zipf-like, with three queries that spike."""
 
-    def __init__(self, count: int, seconds: int, seed: int = 7) -> None:
+    def __init__(self, count: int, seconds: int, seed: int = 7, start: int = _START) -> None:
         self.count = count
         self.seconds = seconds
         self.seed = seed
+        self.start = start
         planner = random.Random(seed)
         starts = planner.sample(range(seconds // 4, seconds - 6), 3)
         self.spikes = {name(rank): start for rank, start in zip((41, 57, 73), sorted(starts), strict=True)}
@@ -66,7 +68,7 @@ class Queries:
             for spiking, start in self.spikes.items():
                 if start <= second < start + 5:
                     query = spiking
-        return Record(value={"query": query}, timestamp=_START + moment)
+        return Record(value={"query": query}, timestamp=self.start + moment)
 
 
 def name(rank: int) -> str:
@@ -106,10 +108,10 @@ class SpikeDetector(Computation):
             self.state["buckets"] = buckets + 1
 
 
-def pipeline(queries: Queries, windows: Collect, spikes: Collect) -> Pipeline:
+def pipeline(queries: Queries, windows: Collect, spikes: Collect, rate: float | None = None) -> Pipeline:
     """Queries, windows, spikes: one level, because all of it is keyed by the query."""
     p = Pipeline("demo")
-    p.inject("queries", Generator(queries, count=queries.count, slack=_DISORDER))
+    p.inject("queries", Generator(queries, count=queries.count, rate=rate, slack=_DISORDER))
     p.add(Windower(), inputs={"queries": by("query")}, outputs=["windows"])
     p.add(SpikeDetector(), inputs={"windows": by_key}, outputs=["spikes"])
     p.sink("windows", windows)
@@ -117,15 +119,20 @@ def pipeline(queries: Queries, windows: Collect, spikes: Collect) -> Pipeline:
     return p
 
 
-def demo(records: int, store: str, as_json: bool) -> str:
-    """Runs the demo; returns what it found, for people or as JSON."""
-    queries = Queries(records, seconds=60)
-    windows, spikes = Collect(), Collect()
+def demo(records: int, store: str, as_json: bool, ui: int | str | None = None) -> str:
+    """Runs the demo; returns what it found, for people or as JSON.
+
+    With a page to look at, the queries come as fast as they were asked.
+    """
     from millwheel.spark.session import local_session
 
     local_session()  # before the clock starts: what is timed is the pipeline
+    start = _START if ui is None else time.time_ns() // 1_000_000_000 * SECOND
+    queries = Queries(records, seconds=_SECONDS, start=start)
+    rate = None if ui is None else records / _SECONDS
+    windows, spikes = Collect(), Collect()
     began = time.perf_counter()
-    report = run(pipeline(queries, windows, spikes), store=store)
+    report = run(pipeline(queries, windows, spikes, rate), store=store, ui=ui)
     seconds = time.perf_counter() - began
     found: dict[str, Any] = {
         "records": report.records_in,
@@ -135,20 +142,19 @@ def demo(records: int, store: str, as_json: bool) -> str:
         "late": report.late["Windower"],
         "windows": report.produced["Windower"],
         "spikes": [
-            {**spike.value, "second": (spike.timestamp - _START) // SECOND}
+            {**spike.value, "second": (spike.timestamp - start) // SECOND}
             for spike in sorted(spikes.records, key=lambda record: record.timestamp)
         ],
         "planted": queries.spikes,
     }
-    return json.dumps(found) if as_json else _tell(found, windows.records, queries.seconds)
+    return json.dumps(found) if as_json else _tell(found, windows.records, queries)
 
 
-def _tell(found: dict[str, Any], windows: list[Record], seconds: int) -> str:
+def _tell(found: dict[str, Any], windows: list[Record], queries: Queries) -> str:
     counts: dict[str, list[int]] = {}
     for window in windows:
-        counts.setdefault(window.key, [0] * (seconds + 2))[(window.timestamp - _START) // SECOND] += (
-            window.value
-        )
+        second = (window.timestamp - queries.start) // SECOND
+        counts.setdefault(window.key, [0] * (queries.seconds + 2))[second] += window.value
     busiest = sorted(counts, key=lambda query: -sum(counts[query]))[:5]
     lines = [
         f"{found['records']:,} queries in {found['seconds']} s ({found['records_per_second']:,} a second, "

@@ -22,6 +22,9 @@ from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.open import open_store
+from millwheel.watch.history import Recorder
+from millwheel.watch.key import codecs_of
+from millwheel.watch.view import look
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +39,10 @@ _OPTIONS = {
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "takeover": "whether to take the store from a driver that still holds it (default: no)",
+    "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
+    "trace": "whether each epoch becomes an OpenTelemetry span (default: no)",
+    "ui": "serves a page: a port, on this machine alone, or an address such as '0.0.0.0:8080'",
+    "ui_token": "what a browser must know to see the page (default: a random one, if it listens wider)",
     "progress": "whether to show a line of progress (default: if stderr is a terminal)",
 }
 
@@ -110,6 +117,11 @@ def _launch(
         from millwheel.spark.executor import SparkExecutor
 
         executor = SparkExecutor(context, graph, driver.numbers, store)
+        try:
+            page = _watch(driver, pipeline, context.uiWebUrl, options)
+        except BaseException:
+            executor.close()
+            raise
     except BaseException:
         store.close()
         discard()
@@ -122,8 +134,30 @@ def _launch(
     show = options.get("progress", sys.stderr.isatty())
     progress = Progress(sys.stderr) if show else None
     job = Job(driver, executor, until_exhausted=not follow, on_close=on_close, progress=progress)
+    job.ui = page
+    job.view = lambda: look(store, time.time_ns() // 1000)
     job.start()
     return job
+
+
+def _watch(driver: Driver, pipeline: Pipeline, spark: str | None, options: dict[str, Any]) -> str | None:
+    """Sets an observer over the driver, and serves the page where it is wanted; its address."""
+    where = options.get("ui")
+    if where is None and not options.get("watch", True) and not options.get("trace"):
+        return None
+    driver.observer = recorder = Recorder(driver, spark=spark)
+    if options.get("trace"):
+        from millwheel.watch.traces import Tracer
+
+        recorder.on_epoch = Tracer(pipeline.name)
+    if where is None:
+        return None
+    from millwheel.watch.server import Server
+
+    server = Server(driver.store, where, token=options.get("ui_token"), codecs=codecs_of(pipeline))
+    recorder.before_close = server.close
+    print(f"millwheel: {pipeline.name} is shown at {server.url}", file=sys.stderr, flush=True)
+    return server.url
 
 
 def _open(where: str | os.PathLike[str], slots: int) -> tuple[Store, Callable[[], None]]:

@@ -52,6 +52,22 @@ class Executor(Protocol):
     def execute(self, plan: Plan) -> list[Frame]: ...
 
 
+class Observer(Protocol):
+    """Looks on while a driver runs; called in the driver's thread."""
+
+    def epoch(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
+        """An epoch was committed. It began, was planned, run, delivered and committed at these moments."""
+
+    def notes(self) -> list[tuple[bytes, bytes]]:
+        """What to journal beside a commit."""
+
+    def idle(self) -> None:
+        """There was nothing to do."""
+
+    def close(self) -> None:
+        """The driver is about to let go of the store."""
+
+
 class Driver:
     """One pipeline on one store. Not thread-safe: one thread runs its epochs."""
 
@@ -83,6 +99,7 @@ class Driver:
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
+        self.observer: Observer | None = None
         store.lock(owner, takeover=takeover)
         for source in graph.sources:
             source.injector.open(follow=follow)
@@ -146,6 +163,8 @@ class Driver:
             if idle and self._laid_out:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
+                if self.observer is not None:
+                    self.observer.idle()
                 return None
         tasks = max((r.task for r in ranges), default=-1) + 1
         estimate = self.sources.size(ranges) + left
@@ -204,14 +223,20 @@ class Driver:
 
     def run(self, plan: Plan, executor: Executor) -> list[IntervalReport]:
         """Journals, runs and commits one epoch."""
-        started = time.perf_counter()
+        moments = [time.perf_counter()]
         self.journal.plan(plan, self.graph)
+        moments.append(time.perf_counter())
         frames = executor.execute(plan)
         reports = self._reports(plan, frames)
+        moments.append(time.perf_counter())
         self._deliver(plan, reports)
+        moments.append(time.perf_counter())
         self._commit(plan, reports)
+        moments.append(time.perf_counter())
         records = sum(report.records_in for report in reports)
-        self.sizer.learn(records, time.perf_counter() - started)
+        self.sizer.learn(records, moments[-1] - moments[0])
+        if self.observer is not None:
+            self.observer.epoch(plan, reports, moments)
         return reports
 
     def _reports(self, plan: Plan, frames: list[Frame]) -> list[IntervalReport]:
@@ -305,6 +330,7 @@ class Driver:
             self._layout_value() if self._laid_out else [],
             self.sources.holders,
             partitions,
+            self.observer.notes() if self.observer is not None else (),
         )
 
     @property
@@ -342,4 +368,8 @@ class Driver:
 
     def close(self) -> None:
         """Lets go of the store."""
-        self.store.close()
+        try:
+            if self.observer is not None:
+                self.observer.close()
+        finally:
+            self.store.close()

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from millwheel.errors import MillWheelError
 from millwheel.master.driver import Driver, Executor
@@ -44,6 +45,10 @@ class Job:
         self._error: BaseException | None = None
         self._report = driver.report()
         self._lock = threading.Lock()
+        self.ui: str | None = None
+        """The address of the page, where there is one."""
+        self.view: Callable[[], Any] | None = None
+        """Gives what there is to see of the pipeline while it runs: a `millwheel.watch.view.View`."""
         self._thread = threading.Thread(target=self._run, name=f"millwheel-{driver.graph.name}", daemon=True)
 
     def start(self) -> None:

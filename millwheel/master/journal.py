@@ -9,6 +9,7 @@
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
     o...        one entry for each injector and partition: offset, watermark, newest timestamp
+    watch, h... what an observer notes for those who look: see `millwheel.watch.history`
 
 Each write says which generation it comes from; a driver that was taken over is refused (6.2).
 """
@@ -155,13 +156,18 @@ class Journal:
         layout: list[list[int]],
         holders: dict[str, list[Any]],
         partitions: Iterable[tuple[str, str, Partition]],
+        notes: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
         """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
         puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout, holders]))]
         for source, partition, state in partitions:
             value = pack([state.offset, state.watermark, state.newest])
             puts.append((b"o" + pack([source, partition]), value))
-        self._write(puts)
+        self._write([*puts, *notes])
+
+    def note(self, notes: list[tuple[bytes, bytes]]) -> None:
+        """Journals what an observer notes, on its own."""
+        self._write(notes)
 
     def _write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         def guard(get: Get) -> None:

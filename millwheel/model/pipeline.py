@@ -87,6 +87,18 @@ class Pipeline:
         )
         return f"Pipeline({self.name!r}: {parts})"
 
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid diagram, for a README or a wiki."""
+        from millwheel.model.picture import mermaid
+
+        return mermaid(self)
+
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows."""
+        from millwheel.model.picture import svg
+
+        return svg(self)
+
     def inject(self, stream: str, injector: Injector) -> None:
         """Feeds a stream from outside."""
         _name("a stream", stream)

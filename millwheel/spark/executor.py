@@ -39,6 +39,8 @@ class SparkExecutor:
     def __init__(self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store) -> None:
         self._context = context
         self._store = store
+        self._name = graph.name
+        self._shown = context.uiWebUrl is not None
         self._depth = len(graph.levels)
         self._weak = weak_levels(graph)
         self._broadcast = context.broadcast(ship(graph, numbers, store.address))
@@ -77,6 +79,8 @@ class SparkExecutor:
 
     def _run(self, plan: Plan) -> list[bytes]:
         data = plan.to_bytes()
+        if self._shown:  # in Spark's own page a job says which epoch it is
+            self._context.setJobDescription(f"{self._name}: epoch {plan.epoch}")
         if plan.compact or not self._depth:
             return self._base(1).mapPartitions(WholeTask(self._shipment, data)).collect()
         rdd: RDD[Any] = self._base(plan.tasks or plan.slots)

@@ -92,6 +92,27 @@ def _store(address: str) -> Store:
     return _stores[address]
 
 
+@contextmanager
+def reading(address: str) -> Iterator[Store]:
+    """A store to look at: this process's handle where it has one, since LMDB opens a folder once only.
+
+    Without an ``id``, an address means whatever store the process has open at the place.
+    """
+    if "?" not in address:
+        for known, store in _stores.items():
+            if known.partition("?")[0] == address:
+                yield store
+                return
+    elif any(known.partition("?")[0] == address.partition("?")[0] for known in _stores):
+        yield _store(address)
+        return
+    store = open_store(address)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
 @dataclass
 class InjectTask:
     """Stage 0."""

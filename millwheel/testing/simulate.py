@@ -35,7 +35,7 @@ from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle, weak_levels
-from millwheel.worker.tasks import EpochMoved, inject, run_epoch, run_level
+from millwheel.worker.tasks import inject, run_epoch, run_level
 
 _SHARDS = 4
 _TASK_ATTEMPTS = 4
@@ -294,8 +294,6 @@ class _Executor:
         except Lost:
             self._workers[number] = self._new_worker()
             raise
-        except EpochMoved as error:
-            raise Lost from error  # the task fails, and is tried again
         finally:
             world.current.in_task = False
 

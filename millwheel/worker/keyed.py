@@ -32,6 +32,8 @@ _MOST_FIRINGS = 1_000_000  # of one key in one epoch: past this, a timer that se
 
 _NO_POSITIONS: list[int] = []
 
+_HOT_SHARE = 20  # a key with less than a twentieth of an interval's records makes it no hotter than others
+
 
 class KeyedRun:
     """One computation, one interval, one epoch. Changes are collected in ``puts`` and ``deletes``."""
@@ -76,6 +78,7 @@ class KeyedRun:
         """Every key that has records or a due timer."""
         context, report = self._context, self.report
         positions = arrivals.by_key()
+        report.hot = _hottest(positions)
         suffixes: dict[bytes, str | None] = dict(zip(row_suffixes(list(positions)), positions, strict=True))
         due, report.more_due = self._tablets.due(snapshot, self._after, self._now, due_limit)
         for suffix in due:
@@ -349,3 +352,12 @@ def _others(wall: Times, holds: Times) -> _Others:
         (min(wall.values(), default=None), len(wall)),
         (min(holds.values(), default=None), len(holds)),
     )
+
+
+def _hottest(positions: dict[str, list[int]]) -> list[Any]:
+    """The key with the most records, where it has a good part of them."""
+    sizes = list(map(len, positions.values()))
+    most = max(sizes, default=0)
+    if most < 2 or most * _HOT_SHARE < sum(sizes):
+        return []
+    return [next(key for key, mine in positions.items() if len(mine) == most), most]

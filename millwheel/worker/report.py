@@ -48,6 +48,8 @@ class NodeReport:
     counters: list[int] = field(default_factory=lambda: [0] * 5)
     """Rows, bytes, pending watermark timers, pending wall timers, holds; in the whole interval."""
     user: dict[str, int] = field(default_factory=dict)
+    hot: list[Any] = field(default_factory=list)
+    """[key, records] of the key with the most records, where it has a good part of them."""
 
 
 @dataclass

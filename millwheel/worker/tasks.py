@@ -60,7 +60,7 @@ class _Held:
 
 
 class EpochMoved(Exception):
-    """Another attempt has committed a part of the epoch meanwhile. The carrier tries the task again."""
+    """Another attempt has committed a part of the epoch meanwhile."""
 
 
 def run_level(
@@ -131,8 +131,17 @@ def run_level(
 def run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None = None) -> list[Frame]:
     """The whole epoch in this process: the frames of the last level.
 
-    All levels run before any of them commits, so a hook that raises leaves nothing behind.
+    All levels run before any of them commits, so a hook that raises leaves nothing behind. Where another
+    attempt commits meanwhile, it begins again, and takes what that one has committed as it is.
     """
+    while True:
+        try:
+            return _run_epoch(worker, plan, dumps)
+        except EpochMoved:  # each time an interval more is committed, so this ends
+            continue
+
+
+def _run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None) -> list[Frame]:
     slots = range(plan.slots)
     sent = [inject(worker, plan, task, dumps) for task in range(plan.tasks)]
     arrived = [[frames[slot] for frames in sent] for slot in slots]

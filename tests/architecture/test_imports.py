@@ -22,6 +22,7 @@ ALLOWED = {
     "master": {"master", "worker", "watermark", "store", "model", "errors"},
     "injectors": {"injectors", "model", "errors"},
     "sinks": {"sinks", "model", "errors"},
+    "watch": {"watch", "master", "worker", "store", "model", "errors", "version"},
 }
 SPARK = {"pyspark", "py4j"}
 

@@ -1,0 +1,156 @@
+"""What looking costs: the same pipeline with everything on and with everything off, in turns.
+
+On: the history in the store, the page served, one browser's stream of events read all the time, and
+`/metrics` scraped every second. Off: none of it. Each round runs both, in an order that alternates, as
+machines have moods. Beside the throughput stands the CPU time of all processes, in which other work on the
+machine shows less.
+"""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import millwheel as mw
+from benchmarks import data, results
+from benchmarks.pipelines import windows
+from benchmarks.processes import cpu_seconds
+from benchmarks.session import session
+
+_GOAL = 0.03  # of the throughput
+_KEYS = 1_000
+_FILES = 20
+
+
+def run(*, quick: bool = False, rounds: int = 5) -> dict[str, Any]:
+    """Runs the rounds, prints the ratio, and writes the artifact."""
+    records = 200_000 if quick else 1_000_000
+    rates: dict[str, list[float]] = {"off": [], "on": []}
+    cpu: dict[str, list[float]] = {"off": [], "on": []}
+    looks = 0
+    with results.scratch("overhead") as work, session(work) as spark:
+        source = data.generate(work / "input", keys=_KEYS, records=records, files=_FILES)
+        _turn(spark, source, work / "warm", watched=False)
+        for number in range(rounds):
+            for watched in (False, True) if number % 2 else (True, False):
+                before = cpu_seconds()
+                seconds, seen = _turn(spark, source, work / f"{number}-{watched}", watched=watched)
+                cpu["on" if watched else "off"].append(cpu_seconds() - before)
+                rates["on" if watched else "off"].append(records / seconds)
+                looks += seen
+            print(
+                f"round {number + 1} of {rounds}: off {rates['off'][-1]:,.0f} records/s, "
+                f"on {rates['on'][-1]:,.0f}",
+                flush=True,
+            )
+    pairs = [on / off for on, off in zip(rates["on"], rates["off"], strict=True)]
+    ratio = statistics.median(pairs)  # of neighbours in time: a slow minute of the machine slows both
+    used = statistics.median(on / off for on, off in zip(cpu["on"], cpu["off"], strict=True))
+    result = {
+        "quick": quick,
+        "records": records,
+        "rates": {name: [round(rate) for rate in found] for name, found in rates.items()},
+        "cpu_seconds": cpu,
+        "pairs": pairs,
+        "ratio": ratio,
+        "cpu_ratio": used,
+        "looks": looks,
+        "goal": _GOAL,
+        "passed": 1 - ratio < _GOAL,
+    }
+    results.save(results.name("overhead", quick=quick), result)
+    rows = [
+        [
+            name,
+            round(statistics.median(found)),
+            round(min(found)),
+            round(max(found)),
+            statistics.median(cpu[name]),
+        ]
+        for name, found in rates.items()
+    ]
+    print(results.table(["watched", "records/s (median)", "slowest", "fastest", "CPU s"], rows))
+    judged = "not judged" if quick else results.verdict(1 - ratio < _GOAL)
+    print(
+        f"{judged}  everything on: {ratio:.3f} times the throughput of everything off "
+        f"(median of the rounds, {min(pairs):.3f} to {max(pairs):.3f}), goal: {1 - _GOAL:.2f}; "
+        f"{used:.3f} times the CPU time; {looks} events and scrapes were read"
+    )
+    return result
+
+
+def _turn(spark: SparkSession, source: data.Input, folder: Path, *, watched: bool) -> tuple[float, int]:
+    """One whole run; the seconds, and how often somebody looked."""
+    folder.mkdir()
+    port = _free_port()
+    options: dict[str, Any] = {"ui": port} if watched else {"watch": False}
+    with _looking(port if watched else None) as looks:
+        started = time.perf_counter()
+        mw.run(
+            windows.pipeline(source, folder / "out"),
+            store=folder / "store",
+            spark=spark,
+            progress=False,
+            **options,
+        )
+        seconds = time.perf_counter() - started
+    shutil.rmtree(folder)
+    return seconds, len(looks)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _looking(port: int | None) -> Iterator[list[str]]:
+    """A browser that has the page open, and a Prometheus that scrapes every second."""
+    looks: list[str] = []
+    if port is None:
+        yield looks
+        return
+    ended = threading.Event()
+
+    def ask(path: str) -> http.client.HTTPResponse | None:
+        """None before the pipeline has started and after it has ended."""
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection.request("GET", path)
+            return connection.getresponse()
+        except OSError:
+            return None
+
+    def browse() -> None:
+        while not ended.wait(0.1):
+            response = ask("/api/events")
+            while response is not None and (line := response.readline()):
+                if line.startswith(b"data"):
+                    looks.append("event")
+
+    def scrape() -> None:
+        while not ended.wait(1.0):
+            response = ask("/metrics")
+            if response is not None and response.read():
+                looks.append("scrape")
+
+    threads = [threading.Thread(target=browse), threading.Thread(target=scrape)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield looks
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()

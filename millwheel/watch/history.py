@@ -1,0 +1,242 @@
+"""The last minutes of a pipeline, noted in its journal beside the commits of epochs.
+
+    watch    what is true now: how busy each interval is, epochs by duration and phase, sinks
+    hNN      a ring of samples, each a second or more after the one before
+
+A note costs no write of its own while epochs are committed, and nothing for each record; whoever reads
+the store, in this process or another, sees the same history.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from millwheel.errors import MillWheelError
+from millwheel.master.driver import Driver
+from millwheel.model.codec import pack, unpack
+from millwheel.model.time import SECOND
+from millwheel.store.base import Snapshot
+from millwheel.watch.load import Load
+from millwheel.watch.logs import where
+from millwheel.worker.plan import Plan
+from millwheel.worker.report import IntervalReport
+from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WALL_TIMERS, WATERMARK_TIMERS
+
+logger = logging.getLogger("millwheel")
+
+SAMPLES = 600
+"""In the ring: ten minutes at one a second, about a megabyte."""
+
+_EVERY = 1.0  # seconds between samples: what a person can follow, and what a journal does not feel
+_EPOCHS = 60  # kept of those between two samples; there are seldom more than twenty
+
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds, in seconds, of the histogram of epochs by duration."""
+
+COUNTED = ("records", "produced", "late", "dropped", "duplicates", "failed")
+KEPT = {
+    "watermark_timers": WATERMARK_TIMERS,
+    "wall_timers": WALL_TIMERS,
+    "holds": HOLDS,
+    "rows": ROWS,
+    "bytes": BYTES,
+}
+
+_WATCH = b"watch"
+_RING = b"h"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The counts at a moment."""
+
+    time: int
+    epoch: int
+    records_in: int
+    streams: dict[str, int]
+    computations: dict[str, dict[str, int]]
+    """By computation: its low watermark, what it has counted since the store was made, what it keeps."""
+    epochs: list[dict[str, Any]]
+    """The epochs that ended since the sample before."""
+
+
+@dataclass
+class Watch:
+    """What is true now, as far as the journal's commit does not say it."""
+
+    next: int = 0
+    """The number of the next sample."""
+    at: int = 0
+    """When this was written."""
+    since: int = 0
+    """When the present driver began to note: the origin of the histogram and the phases."""
+    sinks: dict[str, list[str]] = field(default_factory=dict)
+    loads: list[dict[str, Any]] = field(default_factory=list)
+    durations: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    """Epochs by duration, one count for each bucket and one for those that took longer."""
+    seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    spark: str | None = None
+    """The address of Spark's own page, where it has one."""
+
+
+class Recorder:
+    """Observes a driver, and notes what it saw beside the driver's commits, once a second at most."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        spark: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._load = Load()
+        self.before_close: Callable[[], None] | None = None
+        """Called before the driver lets go of the store: whoever reads it stops."""
+        self.on_epoch: Callable[[dict[str, Any], list[float]], None] | None = None
+        """Told of each epoch, with the moments of its steps."""
+        self._epochs: deque[dict[str, Any]] = deque(maxlen=_EPOCHS)
+        with driver.store.journal.snapshot() as snapshot:
+            before = read_watch(snapshot)
+        sinks = {
+            stream: [type(sink).__name__ for sink in found] for stream, found in driver.graph.sinks.items()
+        }
+        self._watch = Watch(next=before.next, since=driver.now(), sinks=sinks, spark=spark)
+        driver.journal.note(self._take())
+
+    def epoch(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
+        """Takes note of an epoch that was committed."""
+        seconds = moments[-1] - moments[0]
+        phases = _phases(plan, reports, moments)
+        self._load.add(plan, reports, self._clock())
+        watch = self._watch
+        watch.seconds += seconds
+        watch.durations[sum(seconds > bound for bound in BUCKETS)] += 1
+        for name, part in phases.items():
+            watch.phases[name] = watch.phases.get(name, 0.0) + part
+        epoch = {
+            "epoch": plan.epoch,
+            "began": plan.now,
+            "seconds": seconds,
+            "records": sum(report.records_in for report in reports),
+            "compact": plan.compact,
+            "phases": phases,
+        }
+        self._epochs.append(epoch)
+        where.set({"pipeline": self._driver.graph.name, "epoch": plan.epoch})
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("epoch %d: %d records in %.3f s", plan.epoch, epoch["records"], seconds, extra=epoch)
+        if self.on_epoch is not None:
+            self.on_epoch(epoch, moments)
+        where.set({"pipeline": self._driver.graph.name, "epoch": plan.epoch + 1})
+
+    def notes(self) -> list[tuple[bytes, bytes]]:
+        """A sample, if the last one is a second old."""
+        if self._clock() - self._last < _EVERY:
+            return []
+        return self._take()
+
+    def idle(self) -> None:
+        """Notes what came after the last sample, once, when nothing goes on."""
+        if self._epochs and self._clock() - self._last >= _EVERY:
+            self._driver.journal.note(self._take())
+
+    def close(self) -> None:
+        """Notes the rest."""
+        if self.before_close is not None:
+            self.before_close()
+        if self._epochs:
+            try:
+                self._driver.journal.note(self._take())
+            except MillWheelError:  # taken over, or the disk is full: the run has said so, or is over
+                logger.debug("the last epochs could not be noted", exc_info=True)
+
+    def _take(self) -> list[tuple[bytes, bytes]]:
+        driver, watch = self._driver, self._watch
+        totals, authority = driver.totals.value, driver.authority
+        sample = Sample(
+            driver.now(),
+            driver.epoch,
+            totals["records_in"],
+            dict(totals["streams"]),
+            {
+                name: {
+                    "low_watermark": low,
+                    **{counted: totals[counted].get(name, 0) for counted in COUNTED},
+                    **{kept: authority.counter(name, index) for kept, index in KEPT.items()},
+                }
+                for name, low in authority.lows.items()
+            },
+            list(self._epochs),
+        )
+        self._epochs.clear()
+        self._last = self._clock()
+        watch.at = sample.time
+        watch.loads = self._load.of(driver.intervals, self._last)
+        slot = watch.next % SAMPLES
+        watch.next += 1
+        return [(_RING + slot.to_bytes(2, "big"), pack(asdict(sample))), (_WATCH, pack(asdict(watch)))]
+
+
+def _phases(plan: Plan, reports: list[IntervalReport], moments: list[float]) -> dict[str, float]:
+    """Where an epoch's time went, in seconds.
+
+    Of the tasks of a level, which run side by side, the longest counts; in a compact epoch, where one
+    task runs them all, their sum. What is left of the job is reading input, scheduling, shuffles and writes.
+    """
+    journal, job, deliver, commit = (end - start for start, end in itertools.pairwise(moments))
+    levels: dict[int, dict[int, float]] = {}
+    slot_of = {(level, i.first): i.slot for level, part in enumerate(plan.intervals, 1) for i in part}
+    for report in reports:
+        if not report.level:
+            continue  # an injecting task, which is not timed
+        slot = 0 if plan.compact else slot_of[report.level, report.first]
+        slots = levels.setdefault(report.level, {})
+        slots[slot] = slots.get(slot, 0.0) + report.seconds
+    longest = {level: max(slots.values()) for level, slots in sorted(levels.items())}
+    phases = {"journal": journal, "inject and carry": max(job - sum(longest.values()), 0.0)}
+    phases |= {f"level {level}": seconds for level, seconds in longest.items()}
+    return {**phases, "deliver": deliver, "commit": commit}
+
+
+def read_watch(snapshot: Snapshot) -> Watch:
+    """What was noted last; of a store of which nothing was noted, nothing."""
+    data = snapshot.get(_WATCH)
+    return Watch(**unpack(data)) if data is not None else Watch()
+
+
+def read_samples(snapshot: Snapshot, start: int = 0) -> list[Sample]:
+    """The samples in the order of time, from number ``start`` on, as far as they are kept."""
+    end = read_watch(snapshot).next
+    first = max(start, end - SAMPLES)
+    found = (snapshot.get(_RING + (number % SAMPLES).to_bytes(2, "big")) for number in range(first, end))
+    return [Sample(**unpack(data)) for data in found if data is not None]
+
+
+def totals_at(samples: list[Sample], moment: int) -> Sample | None:
+    """The newest sample that is not after a moment, or the oldest there is."""
+    found = None
+    for sample in samples:
+        if found is not None and sample.time > moment:
+            break
+        found = sample
+    return found
+
+
+def window(samples: list[Sample], now: int, seconds: float) -> tuple[Sample, float] | None:
+    """The counts so long before now, and the seconds since: what rates are made of.
+
+    Between two samples nothing was committed for more than a second, so an old sample holds until now.
+    """
+    sample = totals_at(samples, now - int(seconds * SECOND))
+    if sample is None:
+        return None
+    return sample, min(max((now - sample.time) / SECOND, 1e-3), seconds)

@@ -1,0 +1,324 @@
+"""The page's server: read-only, loopback unless told otherwise, and then with a token.
+
+    /                a page of one file of HTML, one of CSS and one of JavaScript, none from elsewhere
+    /api/status      what there is to see, and its history
+    /api/events      the same as server-sent events, every second
+    /api/explain     why a low watermark stands where it stands
+    /api/key         one key of one computation
+    /metrics         for Prometheus
+
+Everything is read from the store when somebody asks; with nobody looking, nothing is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import ipaddress
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from millwheel.errors import MillWheelError, PipelineError, StoreError
+from millwheel.master.explain import explain
+from millwheel.model.codec import Codec
+from millwheel.store.base import Store
+from millwheel.version import VERSION
+from millwheel.watch.history import Sample
+from millwheel.watch.key import inspect
+from millwheel.watch.metrics import exposition
+from millwheel.watch.view import View, Viewer
+
+logger = logging.getLogger("millwheel")
+
+_EVERY = 1.0  # seconds between events
+_FRESH = 0.5  # seconds for which a look serves everybody who asks
+_MOST_STREAMS = 32  # pages that are open at the same time: each has a thread
+_POLL = 0.1  # seconds after which the server sees that it is to end
+_COOKIE = "millwheel_token"
+_PAGES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def parse_address(where: int | str) -> tuple[str, int]:
+    """The host and the port of a page.
+
+    >>> parse_address(8080), parse_address("0.0.0.0:8080"), parse_address("[::1]:80")
+    (('127.0.0.1', 8080), ('0.0.0.0', 8080), ('::1', 80))
+    """
+    host, colon, port = str(where).rpartition(":")
+    try:
+        number = int(port)
+    except ValueError:
+        number = -1
+    if isinstance(where, bool) or not 0 <= number < 65536 or (colon and not host):
+        raise PipelineError(f"ui is a port such as 8080, or an address such as '0.0.0.0:8080', not {where!r}")
+    return host.strip("[]") or "127.0.0.1", number
+
+
+class Server:
+    """Serves the page of one store until it is closed.
+
+    Invariant: once `close` has returned, no thread of the server reads the store any more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        where: int | str = 0,
+        *,
+        token: str | None = None,
+        codecs: Mapping[str, Codec] | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        host, port = parse_address(where)
+        self.loopback = _is_loopback(host)
+        self.token = token or os.environ.get("MILLWHEEL_UI_TOKEN") or None
+        if self.token is None and not self.loopback:
+            self.token = secrets.token_urlsafe(18)
+        self._store = store
+        self._codecs = codecs
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._viewer = Viewer(store)
+        self._view: View | None = None
+        self._looked = 0.0
+        self.closing = threading.Event()
+        self.streams = threading.BoundedSemaphore(_MOST_STREAMS)
+        try:
+            self._http = _Http((host, port), self)
+        except OSError as error:
+            raise StoreError(
+                f"the page cannot be served at {host}:{port} ({error}): choose another port"
+            ) from error
+        self.port = int(self._http.server_address[1])
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        """The page's address, with the token where there is one."""
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, args=(_POLL,), name="millwheel-ui", daemon=True
+        )
+        self._thread.start()
+
+    def look(self) -> tuple[View, list[Sample]]:
+        """What there is to see; one look serves all who ask within half a second."""
+        with self._lock:
+            self._open()
+            if self._view is None or time.monotonic() - self._looked > _FRESH:
+                self._view = self._viewer.look(self._clock())
+                self._looked = time.monotonic()
+            return self._view, self._viewer.samples
+
+    def explain(self, computation: str) -> dict[str, Any]:
+        """Why a low watermark stands where it stands."""
+        with self._lock:
+            self._open()
+            found = explain(self._store, computation)
+        return dataclasses.asdict(found)
+
+    def inspect(self, computation: str, key: str) -> dict[str, Any]:
+        """One key."""
+        with self._lock:
+            self._open()
+            return dataclasses.asdict(inspect(self._store, computation, key, self._codecs))
+
+    def wait(self) -> None:
+        """Until the server is closed, or the process is interrupted."""
+        self.closing.wait()
+
+    def _open(self) -> None:
+        if self.closing.is_set():
+            raise StoreError("the pipeline has ended")
+
+    def close(self) -> None:
+        """Ends the page; requests that are being answered are waited for, open streams are cut."""
+        with self._lock:
+            self.closing.set()
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
+class _Http(ThreadingHTTPServer):
+    """The standard library's server, told whom it serves."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], site: Server) -> None:
+        self.site = site
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error; anything else is one of ours, and the server goes on."""
+        gone = isinstance(sys.exception(), ConnectionError | TimeoutError)
+        logger.log(logging.DEBUG if gone else logging.ERROR, "a request to the page failed", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. Anything but GET is refused by the base class: there is nothing to change here."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = f"millwheel/{VERSION}"
+    sys_version = ""
+    timeout = 30  # seconds for which a connection may be silent
+    server: _Http
+
+    def do_GET(self) -> None:
+        """Answers."""
+        path, _, text = self.path.partition("?")
+        query = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
+        try:
+            if not self._may_enter(query):
+                return
+            if path in _PAGES:
+                self._page(path, query)
+            elif path == "/api/status":
+                view, samples = self.server.site.look()
+                self._json(_message(view, samples))
+            elif path == "/api/events":
+                self._events()
+            elif path == "/api/explain":
+                self._json(self.server.site.explain(query.get("computation", "")))
+            elif path == "/api/key":
+                self._json(self.server.site.inspect(query.get("computation", ""), query.get("key", "")))
+            elif path == "/metrics":
+                data, kind = exposition(self.server.site.look()[0])
+                self._send(HTTPStatus.OK, data, kind)
+            else:
+                self._json({"error": f"there is nothing at {path}"}, HTTPStatus.NOT_FOUND)
+        except PipelineError as error:
+            self._json({"error": str(error)}, HTTPStatus.NOT_FOUND)
+        except MillWheelError as error:
+            self._json({"error": str(error)}, HTTPStatus.SERVICE_UNAVAILABLE)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True
+
+    def _may_enter(self, query: Mapping[str, str]) -> bool:
+        """By the token, where there is one; otherwise by a name of this machine, so that no page of
+        another site can reach this one under a name of its own."""
+        site = self.server.site
+        if site.token is None:
+            host = _host_name(self.headers.get("Host", ""))
+            if _is_loopback(host):
+                return True
+            self._json({"error": f"this page does not answer to the name {host!r}"}, HTTPStatus.FORBIDDEN)
+            return False
+        given = [query.get("token", ""), self.headers.get("Authorization", "").removeprefix("Bearer ")]
+        try:
+            cookie = SimpleCookie(self.headers.get("Cookie", "")).get(_COOKIE)
+            given.append(cookie.value if cookie is not None else "")
+        except CookieError:
+            pass
+        wanted = site.token.encode()
+        if any(hmac.compare_digest(each.encode("utf-8", "replace"), wanted) for each in given):
+            return True
+        self._json({"error": "the token is missing or wrong"}, HTTPStatus.UNAUTHORIZED)
+        return False
+
+    def _page(self, path: str, query: Mapping[str, str]) -> None:
+        if path == "/" and "token" in query and self.server.site.token is not None:
+            # From the address into a cookie: out of the history, and no script can read it.
+            cookie = f"{_COOKIE}={self.server.site.token}; HttpOnly; SameSite=Strict; Path=/"
+            self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
+            return
+        name, kind = _PAGES[path]
+        self._send(
+            HTTPStatus.OK, resources.files("millwheel.watch").joinpath("page", name).read_bytes(), kind
+        )
+
+    def _events(self) -> None:
+        site = self.server.site
+        if not site.streams.acquire(blocking=False):
+            self._json({"error": "too many pages are open"}, HTTPStatus.SERVICE_UNAVAILABLE)
+            return
+        try:
+            self.close_connection = True
+            self.send_response(HTTPStatus.OK)
+            for name, value in {**_HEADERS, "Content-Type": "text/event-stream"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            history = True
+            while not site.closing.is_set():
+                view, samples = site.look()
+                self.wfile.write(b"data: " + _message(view, samples if history else []) + b"\n\n")
+                history = False
+                self.wfile.flush()
+                site.closing.wait(_EVERY)
+        except StoreError:
+            pass  # the pipeline has ended: so does the stream, and the page says so
+        finally:
+            site.streams.release()
+
+    def _json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self._send(status, data, "application/json")
+
+    def _send(
+        self, status: HTTPStatus, data: bytes, kind: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, **(headers or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not to the terminal, where the pipeline speaks; the address may hold a token."""
+        logger.debug("page: %s %s", self.client_address[0], args[1] if len(args) > 1 else "")
+
+
+def _message(view: View, samples: list[Sample]) -> bytes:
+    """A view and some of its history, as JSON; the epochs of the samples are in the view already."""
+    history = [
+        {name: value for name, value in sample.__dict__.items() if name != "epochs"} for sample in samples
+    ]
+    return json.dumps({"view": view.to_value(), "history": history}).encode()
+
+
+def _host_name(header: str) -> str:
+    """The name in a Host header, which may be anything.
+
+    >>> _host_name("localhost:8080"), _host_name("[::1]:80"), _host_name("[::")
+    ('localhost', '::1', '')
+    """
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

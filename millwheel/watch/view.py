@@ -1,0 +1,349 @@
+"""What there is to see of a pipeline: one plain value, which the page, the commands and the metrics show.
+
+It is made of the journal alone, a few entries whatever the number of keys, so it is there at once; a
+running pipeline and a stopped one give the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from millwheel.errors import StoreError
+from millwheel.master.journal import Partition, Shape, read_shape
+from millwheel.model.codec import unpack
+from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
+from millwheel.store.base import Snapshot, Store
+from millwheel.store.layout import after
+from millwheel.watch.history import COUNTED, KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
+from millwheel.watch.load import HALF_LIFE
+from millwheel.watch.plain import plain
+
+RATE_WINDOW = 10.0
+"""Seconds over which rates are taken."""
+MOST_PARTITIONS = 100
+"""Of an injector, the slowest: an injector of files may have had thousands."""
+MOST_EPOCHS = 120
+
+_INPUT, _LOW, _INTERVALS = 0, 1, 2  # of a computation in the journaled watermarks
+_COUNTERS = 7  # of an interval's mark
+
+
+@dataclass
+class ComputationView:
+    """A computation. Counts are since the store was made; rates are records a second."""
+
+    name: str
+    level: int
+    inputs: list[str]
+    outputs: list[str]
+    low_watermark: int
+    input_watermark: int
+    lag: float | None
+    """Seconds that the low watermark is behind real time; None where it has none, or is at its end."""
+    records: int = 0
+    produced: int = 0
+    produced_late: int = 0
+    late: int = 0
+    dropped: int = 0
+    diverted: int = 0
+    duplicates: int = 0
+    failed: int = 0
+    timers: int = 0
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    watermark_timers: int = 0
+    wall_timers: int = 0
+    holds: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class PartitionView:
+    """How far a partition has been read; ``offset`` is the injector's own."""
+
+    name: str
+    offset: Any
+    watermark: int
+    newest: int
+
+
+@dataclass
+class InjectorView:
+    """An injector: its low watermark, the partition that holds it, and the slowest of its partitions."""
+
+    name: str
+    stream: str
+    low_watermark: int
+    lag: float | None
+    partition_count: int
+    holder: str | None
+    why: str | None
+    partitions: list[PartitionView] = field(default_factory=list)
+
+
+@dataclass
+class StreamView:
+    """A stream: who writes and who reads it, and how much it has carried."""
+
+    name: str
+    producers: list[str]
+    consumers: list[str]
+    sinks: list[str]
+    records: int
+    rate: float
+
+
+@dataclass
+class View:
+    """A pipeline at a moment. Times are microseconds since 1970; `dataclasses.asdict` makes it JSON."""
+
+    pipeline: str
+    time: int
+    running: bool | None
+    """Whether a driver has the store; None where that cannot be known."""
+    owner: str
+    epoch: int
+    committed: int
+    """The wall time of the last epoch."""
+    epochs: int
+    records_in: int
+    rate: float
+    input_errors: int
+    computations: list[ComputationView]
+    injectors: list[InjectorView]
+    streams: list[StreamView]
+    intervals: list[dict[str, Any]]
+    recent: list[dict[str, Any]]
+    """The last epochs, oldest first: when they began, how long they took, and where the time went."""
+    user: dict[str, int]
+    durations: list[int]
+    """Epochs of the present driver by duration: see `millwheel.watch.history.BUCKETS`."""
+    seconds: float
+    phases: dict[str, float]
+    spark: str | None
+
+    def to_value(self) -> dict[str, Any]:
+        """As a value of dicts and lists."""
+        return asdict(self)
+
+
+class Viewer:
+    """Looks at a store, as often as it is asked; reads each sample of its history once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._next = 0
+        self.samples: list[Sample] = []
+        """The history, oldest first."""
+
+    def look(self, now: int) -> View:
+        """The pipeline as it is now."""
+        with self._store.journal.snapshot() as snapshot:
+            shape = read_shape(snapshot)
+            if shape is None:
+                raise StoreError("the store has no pipeline in it yet")
+            watch = read_watch(snapshot)
+            self.samples = [*self.samples, *read_samples(snapshot, self._next)][-SAMPLES:]
+            self._next = watch.next
+            return _View(snapshot, shape, watch, self.samples, now, is_running(self._store)).make()
+
+
+def look(store: Store, now: int) -> View:
+    """The pipeline of a store, as it is now."""
+    return Viewer(store).look(now)
+
+
+class _View:
+    """One reading of a journal."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        shape: Shape,
+        watch: Watch,
+        samples: list[Sample],
+        now: int,
+        running: bool | None,
+    ) -> None:
+        self._shape = shape
+        self._watch = watch
+        self._samples = samples
+        self._now = now
+        self._running = running
+        self._pipeline = str(unpack(snapshot.get(b"pipeline") or b"\xa0"))
+        self._owner = str(unpack(snapshot.get(b"driver") or b"\x92\x00\xa0")[1])
+        commit, topology = snapshot.get(b"commit"), snapshot.get(b"topology")
+        self._epoch, self._committed, self._totals = 0, 0, dict[str, Any]()
+        self._watermarks, self._sources, self._holders = dict[str, Any](), dict[str, int](), dict[str, Any]()
+        if commit is not None:
+            (
+                self._epoch,
+                self._committed,
+                self._watermarks,
+                self._sources,
+                self._totals,
+                _,
+                self._holders,
+            ) = unpack(commit)
+        self._levels = _levels(unpack(topology)[0] if topology is not None else [], shape)
+        self._before = window(samples, now, RATE_WINDOW)
+        self._partitions: dict[str, dict[str, Partition]] = {}
+        for key, value in snapshot.scan(b"o", after(b"o")):
+            source, partition = unpack(key[1:])
+            self._partitions.setdefault(source, {})[partition] = Partition(*unpack(value))
+
+    def make(self) -> View:
+        watch, totals = self._watch, self._totals
+        recent = [epoch for sample in self._samples[-MOST_EPOCHS:] for epoch in sample.epochs]
+        return View(
+            pipeline=self._pipeline,
+            time=self._now,
+            running=self._running,
+            owner=self._owner,
+            epoch=self._epoch,
+            committed=self._committed,
+            epochs=totals.get("epochs", 0),
+            records_in=totals.get("records_in", 0),
+            rate=self._rate(totals.get("records_in", 0), lambda sample: sample.records_in),
+            input_errors=totals.get("input_errors", 0),
+            computations=[self._computation(name) for name in self._shape.inputs],
+            injectors=[
+                self._injector(name)
+                for name in dict.fromkeys(
+                    who
+                    for writers in self._shape.producers.values()
+                    for who in writers
+                    if who.startswith("@")
+                )
+            ],
+            streams=[self._stream(name) for name in self._shape.producers],
+            intervals=self._intervals(),
+            recent=recent[-MOST_EPOCHS:],
+            user=dict(totals.get("user", {})),
+            durations=watch.durations,
+            seconds=watch.seconds,
+            phases=watch.phases,
+            spark=watch.spark if self._running else None,
+        )
+
+    def _rate(self, count: int, before: Any) -> float:
+        if self._before is None or self._running is False:
+            return 0.0
+        sample, seconds = self._before
+        return float(max(count - before(sample), 0) / seconds)
+
+    def _lag(self, low: int) -> float | None:
+        return None if low in (MIN_TIME, MAX_TIME) else (self._now - low) / SECOND
+
+    def _computation(self, name: str) -> ComputationView:
+        found = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
+        counters = [mark[_COUNTERS] for mark in found[_INTERVALS].values() if mark[_COUNTERS]]
+        counts = {
+            counted: self._totals.get(counted, {}).get(name, 0)
+            for counted in (*COUNTED, "produced_late", "diverted", "timers")
+        }
+
+        def before(counted: str) -> Any:
+            return lambda sample: sample.computations.get(name, {}).get(counted, 0)
+
+        return ComputationView(
+            name=name,
+            level=self._levels.get(name, 1),
+            inputs=self._shape.inputs[name],
+            outputs=[stream for stream, writers in self._shape.producers.items() if name in writers],
+            low_watermark=found[_LOW],
+            input_watermark=found[_INPUT],
+            lag=self._lag(found[_LOW]),
+            rate_in=self._rate(counts["records"], before("records")),
+            rate_out=self._rate(counts["produced"], before("produced")),
+            **counts,
+            **{kept: sum(part[index] for part in counters) for kept, index in KEPT.items()},
+        )
+
+    def _injector(self, who: str) -> InjectorView:
+        low = self._sources.get(who, MIN_TIME)
+        partitions = self._partitions.get(who[1:], {})
+        slowest = sorted(partitions, key=lambda name: (partitions[name].watermark, partitions[name].newest))
+        holder, _, why = self._holders.get(who, (None, None, None))
+        writes = [stream for stream, writers in self._shape.producers.items() if who in writers]
+        return InjectorView(
+            name=who[1:],
+            stream=writes[0],
+            low_watermark=low,
+            lag=self._lag(low),
+            partition_count=len(partitions),
+            holder=holder if low < MAX_TIME else None,
+            why=why if low < MAX_TIME else None,
+            partitions=[
+                PartitionView(name, plain(state.offset), state.watermark, state.newest)
+                for name, state in ((name, partitions[name]) for name in slowest[:MOST_PARTITIONS])
+            ],
+        )
+
+    def _stream(self, name: str) -> StreamView:
+        records = self._totals.get("streams", {}).get(name, 0)
+        return StreamView(
+            name=name,
+            producers=self._shape.producers[name],
+            consumers=[reader for reader, inputs in self._shape.inputs.items() if name in inputs],
+            sinks=self._watch.sinks.get(name, []),
+            records=records,
+            rate=self._rate(records, lambda sample: sample.streams.get(name, 0)),
+        )
+
+    def _intervals(self) -> list[dict[str, Any]]:
+        """The load of each interval, with what its computations keep there."""
+        kept: dict[tuple[int, int], dict[str, int]] = {}
+        for name, (_, _, intervals, *_) in self._watermarks.items():
+            for first, mark in intervals.items():
+                sums = kept.setdefault((self._levels.get(name, 1), first), dict.fromkeys(KEPT, 0))
+                for what, index in KEPT.items():
+                    sums[what] += mark[_COUNTERS][index] if mark[_COUNTERS] else 0
+        since = max(self._now - self._watch.at, 0) / SECOND
+        faded = 0.5 ** (since / HALF_LIFE)  # a load forgets while nothing is noted, too
+        return [
+            {
+                **load,
+                "busy": load["busy"] * faded,
+                "records_per_second": load["records_per_second"] * faded,
+                **kept.get((load["level"], load["first"]), dict.fromkeys(KEPT, 0)),
+            }
+            for load in self._watch.loads
+        ]
+
+
+def _levels(journaled: list[list[str]], shape: Shape) -> Mapping[str, int]:
+    """The level of each computation; before an epoch was planned, its distance from the injectors."""
+    levels = {name: number for number, level in enumerate(journaled, 1) for name in level}
+    if levels.keys() >= shape.inputs.keys():
+        return levels
+    for name in shape.inputs:  # in the order of the graph: senders come first
+        senders = (who for who in shape.senders(name) if not who.startswith("@"))
+        levels[name] = max((levels.get(who, 0) for who in senders), default=0) + 1
+    return levels
+
+
+def is_running(store: Store) -> bool | None:
+    """Whether a driver has the store: somebody holds the lock of its folder.
+
+    The lock is looked up and not tried: to try it would be to hold it for a moment, in which a driver
+    that starts would be refused.
+    """
+    place = urlsplit(store.address)
+    if place.scheme != "lmdb":
+        return None
+    lock = os.path.join(unquote(place.netloc + place.path), "driver.lock")
+    if not os.path.exists(lock):
+        return False
+    try:
+        inode = os.stat(lock).st_ino
+        with open("/proc/locks") as locks:
+            held = [line.split() for line in locks]
+    except OSError:
+        return None
+    return any("FLOCK" in fields and any(part.endswith(f":{inode}") for part in fields) for fields in held)

@@ -1,0 +1,271 @@
+"""The page in a real browser: headless Chromium, driven by Selenium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.store.lmdb import LmdbStore
+from millwheel.watch.server import Server
+from tests.spark.sources import Feed
+from tests.spark.waiting import eventually
+from tests.watch.running import HOSTILE, pipeline, running, visits
+
+selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMEDRIVER = shutil.which("chromedriver")
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or CHROMEDRIVER is None,
+    reason="no Chromium with its driver is installed (Debian: apt-get install chromium chromium-driver)",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests; it reaches loopback only."""
+    options = selenium.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1280,900")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = selenium.ChromeService(executable_path=CHROMEDRIVER)
+    driver = selenium.Chrome(service=service, options=options)
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+class Live:
+    """A pipeline that runs, its page, and the feed that gives it more."""
+
+    def __init__(self, server: Server, feed: Feed) -> None:
+        self.server = server
+        self.feed = feed
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    records = visits(200)
+    records[20] = mw.Record(value={"user": HOSTILE, "hold": True}, timestamp=2 * mw.SECOND)
+    feed = Feed({"only": records}, opened=65)
+    store = LmdbStore(tmp_path_factory.mktemp("page") / "store", shards=2)
+    with running(pipeline(feed), store) as job:
+        eventually(lambda: job.status().records_in == 65)
+        server = Server(store)
+        yield Live(server, feed)
+        server.close()
+
+
+@pytest.fixture
+def page(browser: Any, live: Live) -> Iterator[Any]:
+    """The page, loaded, with its first event shown; nothing may be wrong with it in the end."""
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get(live.server.url)
+    eventually(lambda: text(browser, "state") == "live")
+    yield browser
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def text(browser: Any, element: str) -> str:
+    return str(browser.execute_script("return document.getElementById(arguments[0]).textContent", element))
+
+
+def click(browser: Any, selector: str) -> None:
+    browser.execute_script(
+        "document.querySelector(arguments[0]).dispatchEvent(new MouseEvent('click', {bubbles: true}))",
+        selector,
+    )
+
+
+def search(browser: Any, computation: str, key: str) -> None:
+    """As a person does: choose, write, press Enter."""
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("id", "search-computation")).select_by_value(computation)
+    field = browser.find_element("id", "search-key")
+    field.clear()
+    field.send_keys(key + "\n")
+    eventually(lambda: text(browser, "key-name") == key if exists(browser, "key-name") else False)
+
+
+def exists(browser: Any, element: str) -> bool:
+    return bool(browser.execute_script("return document.getElementById(arguments[0]) !== null", element))
+
+
+def test_the_page_shows_the_graph_with_its_figures(page: Any) -> None:
+    assert page.title == "visits · millwheel"
+    assert text(page, "pipeline") == "visits"
+    graph = text(page, "graph")
+    for name in ("in", "Visits", "Totals", "seconds", "totals", "Collect", "level 2"):
+        assert name in graph
+    assert "65 in all" in text(page, "figures")
+    assert "Visits" in text(page, "computations")
+    assert "visits" in text(page, "user"), "counts of self.count"
+
+
+def test_boxes_do_not_lie_upon_each_other(page: Any) -> None:
+    overlaps = page.execute_script("""
+        const boxes = [...document.querySelectorAll("#graph rect")].map((box) => box.getBoundingClientRect());
+        return boxes.filter((a, i) => boxes.some((b, j) => j > i && a.left < b.right && b.left < a.right
+            && a.top < b.bottom && b.top < a.bottom)).length;
+    """)
+    assert overlaps == 0
+
+
+def test_it_follows_the_pipeline_without_a_reload(page: Any, live: Live) -> None:
+    before = text(page, "figures")
+    live.feed.opened = min(live.feed.opened + 30, 200)
+    eventually(lambda: f"{live.feed.opened} in all" in text(page, "figures"))
+    assert text(page, "figures") != before
+
+
+def test_a_click_says_why_the_watermark_is_where_it_is(page: Any) -> None:
+    click(page, "[data-computation=Totals]")
+    eventually(lambda: "has the hold 'open visit'" in text(page, "why"))
+    assert "Totals" in text(page, "detail-name")
+    assert "it waits for Visits" in text(page, "why")
+    click(page, "#why button")
+    eventually(lambda: exists(page, "key-name") and text(page, "key-name") == HOSTILE)
+    assert '"seen": 1' in text(page, "key-state")
+
+
+def test_the_keyboard_opens_a_computation_too(page: Any) -> None:
+    node = page.find_element("css selector", "[data-computation=Visits]")
+    node.send_keys("\n")
+    eventually(lambda: text(page, "detail-name") == "Visits")
+    assert page.execute_script("return !document.getElementById('detail').hidden")
+
+
+def test_a_key_is_found_and_followed(page: Any, live: Live) -> None:
+    search(page, "Visits", "regular")
+    seen = json.loads(text(page, "key-state"))["seen"]
+    assert "watermark" in text(page, "key")
+    live.feed.opened = min(live.feed.opened + 6, 200)
+    eventually(lambda: json.loads(text(page, "key-state"))["seen"] > seen)
+    assert "Changes since you looked" in text(page, "key")
+
+
+def test_a_key_that_is_not_there_is_said(page: Any) -> None:
+    search(page, "Totals", "nobody")
+    eventually(lambda: "No row" in text(page, "key"))
+
+
+def test_markup_in_a_key_is_shown_and_not_run(page: Any) -> None:
+    search(page, "Visits", HOSTILE)
+    eventually(lambda: exists(page, "key-state"))
+    assert page.title == "visits · millwheel"
+    assert page.execute_script("return document.querySelectorAll('main script, main img').length") == 0
+    assert text(page, "key-name") == HOSTILE
+
+
+def test_the_policy_stops_what_would_get_in_all_the_same(browser: Any, page: Any) -> None:
+    page.execute_script("""
+        const script = document.createElement("script");
+        script.textContent = "document.title = 'run'";
+        document.body.append(script);
+        const image = document.createElement("div");
+        image.innerHTML = "<img src=x onerror=\\"document.title='run'\\">";
+        document.body.append(image);
+    """)
+    refused = eventually_logs(browser, "Content Security Policy")
+    assert refused
+    assert page.title == "visits · millwheel"
+
+
+def eventually_logs(browser: Any, wanted: str) -> list[str]:
+    """The browser's complaints, taken out of its log."""
+    found: list[str] = []
+
+    def came() -> bool:
+        found.extend(entry["message"] for entry in browser.get_log("browser"))
+        return any(wanted in message for message in found)
+
+    eventually(came)
+    return found
+
+
+def test_intervals_and_epochs_are_drawn(page: Any) -> None:
+    cells = page.execute_script("return document.querySelectorAll('#intervals .cell').length")
+    assert cells == 4, "two intervals in each of two levels"
+    eventually(lambda: page.execute_script("return document.querySelectorAll('#epochs .hit').length") > 0)
+    assert "records in" in text(page, "epoch")
+    assert "commit" in text(page, "legend")
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_nothing_is_wider_than_the_window(page: Any, width: int) -> None:
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600},
+    )
+    try:
+        click(page, "[data-computation=Visits]")
+        eventually(lambda: page.execute_script("return innerWidth") == width)
+        eventually(
+            lambda: page.execute_script(
+                "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+            )
+        )
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_dark_is_dark_and_can_be_changed(page: Any) -> None:
+    def ground() -> int:
+        color = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in color.removeprefix("rgb(").removesuffix(")").split(",")[:3])
+
+    media = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    light = ground()
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    try:
+        assert ground() < 150 < 600 < light
+        click(page, "#theme")
+        assert ground() == light
+    finally:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_wrong_token_is_refused_and_the_right_one_is_remembered(browser: Any, tmp_path: Path) -> None:
+    from tests.watch.running import stopped
+
+    store = stopped(tmp_path / "store")
+    server = Server(store, "0.0.0.0:0")
+    try:
+        place = f"http://127.0.0.1:{server.port}/"
+        browser.get(f"{place}?token=wrong")
+        assert "the token is missing or wrong" in browser.page_source
+        browser.get(place + server.url.rpartition("/")[2])
+        eventually(lambda: exists(browser, "state") and text(browser, "state") == "stopped")
+        assert browser.current_url == place, "the token is not in the address any more"
+        browser.get(place)
+        eventually(lambda: exists(browser, "pipeline") and text(browser, "pipeline") == "visits")
+    finally:
+        browser.get("about:blank")
+        server.close()
+        store.close()
+        browser.get_log("browser")
+
+
+def test_a_pipeline_that_ends_is_seen_to_have_ended(browser: Any, tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "store", shards=2)
+    with running(pipeline(Feed({"only": visits(10)}, opened=10)), store) as job:
+        server = Server(store)
+        job._driver.observer.before_close = server.close  # type: ignore[union-attr, attr-defined]
+        browser.get(server.url)
+        eventually(lambda: exists(browser, "state") and text(browser, "state") == "live")
+        threading.Thread(target=job.stop).start()
+        eventually(lambda: text(browser, "state") == "no connection")
+    browser.get("about:blank")
+    browser.get_log("browser")
