@@ -22,6 +22,8 @@ _PRIOR = 20.0  # records that an hour must have had before its season is half be
 _DAY_GAIN = 0.4  # of what an hour has shown, how much the season follows
 _JUMP = 3.0  # an hour with so many times more or less than usual moves it no further
 _MOST_SILENCE = 10.0  # expected records of a silence that the level learns from; more is an outage
+_MOST_NOISE = 9.0  # what one bucket may show: more is an anomaly rather than noise
+_NOISE_MEMORY = 200.0  # buckets
 _ODD = 3.0  # decades: a bucket with less likelihood than that is not learned from ...
 _STUBBORN = 24  # ... for so many buckets; then it is the new normal
 _DOUBT = 2.0  # standard errors of the level that are given away before anything is called odd
@@ -130,7 +132,7 @@ class CountModel:
             learned = float(count)
             self.odd = 0 if abs(surprise) < _ODD else self.odd
             excess = (count - now.mean) ** 2 / (now.mean + 1.0)
-            self.noise = max(self.noise + (min(excess, 16.0) - self.noise) / 100.0, 1.0)
+            self.noise = max(self.noise + (min(excess, _MOST_NOISE) - self.noise) / _NOISE_MEMORY, 1.0)
         self.last = bucket
         rate = max(1.0 / (self.age + 1.0), 1.0 / self._memory(settings))
         error = learned / self.factor(settings, bucket) - self.level - self.trend

@@ -130,7 +130,7 @@ class Detector(Computation):
         watch.leaning.forget()
 
     def _is_fresh(self, bucket: int) -> bool:
-        """Whether the model knows what came before a bucket; where input is caught up with, it does not yet."""
+        """Whether the model knows what came before a bucket: while a backlog is read it does not yet."""
         return bucket - self.low_watermark // self.settings.width <= _FRESH
 
     def _await_silence(self, bucket: int) -> None:
