@@ -13,6 +13,9 @@ _TIME_LIMITS = {  # seconds, of a full run
     "lag": 600,
     "skew": 600,
     "timers": 600,
+    "nab": 300,
+    "wikipedia": 600,
+    "zeitgeist": 1_800,
     "memory": 2_400,
     "soak": 5_400,
 }
@@ -46,6 +49,18 @@ def main() -> int:
         from benchmarks import timers
 
         timers.run(quick=arguments.quick)
+    elif arguments.name == "nab":
+        from benchmarks import nab
+
+        nab.run(quick=arguments.quick)
+    elif arguments.name == "wikipedia":
+        from benchmarks import wikipedia
+
+        wikipedia.run(quick=arguments.quick)
+    elif arguments.name == "zeitgeist":
+        from benchmarks import zeitgeist
+
+        zeitgeist.run(quick=arguments.quick)
     elif arguments.name == "memory":
         from benchmarks import memory
 
@@ -86,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
     add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
     add("timers", "a million timers that wait, and how late wall timers fire")
+    add("nab", "the Numenta Anomaly Benchmark: labelled series, one set of parameters")
+    add("wikipedia", "a day of edits: the five most notable spikes")
+    add("zeitgeist", "the whole pipeline of Fig. 1, against transformWithState")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")

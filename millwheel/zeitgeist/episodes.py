@@ -62,4 +62,4 @@ class Episode:
         return bucket - self.calm + 1 if self.calm >= (settings.calm or _CALM[settings.kind]) else None
 
 
-_CALM = {"counts": 3, "values": 60}  # values are judged by their noise, which stays odd for longer
+_CALM = {"counts": 3, "values": 20}  # a measured value that was odd often is so again soon

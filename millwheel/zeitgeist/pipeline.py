@@ -9,8 +9,9 @@ from millwheel.model.keys import KeyExtractor, by_key
 from millwheel.model.pipeline import Pipeline
 from millwheel.zeitgeist.calculator import ModelCalculator
 from millwheel.zeitgeist.detector import Detector
+from millwheel.zeitgeist.measured import ValueCalculator, ValueDetector
 from millwheel.zeitgeist.settings import Settings
-from millwheel.zeitgeist.windows import WindowCounter
+from millwheel.zeitgeist.windows import WindowCounter, WindowMean
 
 
 def count_anomalies(injector: Injector, keys: Mapping[str, KeyExtractor], settings: Settings) -> Pipeline:
@@ -28,6 +29,20 @@ def count_anomalies(injector: Injector, keys: Mapping[str, KeyExtractor], settin
     p.add(
         Detector(settings),
         inputs={"models": by_key, "windows": by_key, "partial": by_key},
+        outputs=["anomalies", "episodes"],
+    )
+    return p
+
+
+def value_anomalies(injector: Injector, key: KeyExtractor, field: str, settings: Settings) -> Pipeline:
+    """Anomalies in what keys measure: ``field`` is a record's number, a bucket has the mean of them."""
+    p = Pipeline("zeitgeist")
+    p.inject("records", injector)
+    p.add(WindowMean(settings, field), inputs={"records": key}, outputs=["windows"], late="drop")
+    p.add(ValueCalculator(settings), inputs={"windows": by_key}, outputs=["models"])
+    p.add(
+        ValueDetector(settings),
+        inputs={"models": by_key, "windows": by_key},
         outputs=["anomalies", "episodes"],
     )
     return p
