@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo`` and ``millwheel run``."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.open import open_existing
 from millwheel.version import VERSION
+from millwheel.zeitgeist import command as zeitgeist
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "which dip, and a region that goes offline; then compares with what was planted.",
         epilog="example: millwheel demo --records 1,000,000 --seed 3",
     )
-    demo.add_argument("--records", type=_count, default=500_000, help="how many (default: 500,000)")
+    demo.add_argument("--records", type=_count, default=400_000, help="how many (default: 400,000)")
     demo.add_argument("--seed", type=int, default=1, help="another seed, another three days (default: 1)")
     demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
     demo.add_argument(
@@ -80,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
+
+    zeitgeist.add_command(commands).set_defaults(
+        call=lambda options: zeitgeist.call(options, _until_interrupted)
+    )
 
     why = commands.add_parser(
         "explain",

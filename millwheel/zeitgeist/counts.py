@@ -22,6 +22,7 @@ _PRIOR = 20.0  # records that an hour must have had before its season is half be
 _DAY_GAIN = 0.4  # of what an hour has shown, how much the season follows
 _JUMP = 3.0  # an hour with so many times more or less than usual moves it no further
 _MOST_SILENCE = 10.0  # expected records of a silence that the level learns from; more is an outage
+_RARE = 1.0  # records an hour: a key with fewer has no season
 _MOST_NOISE = 9.0  # what one bucket may show: more is an anomaly rather than noise
 _NOISE_MEMORY = 200.0  # buckets
 _ODD = 3.0  # decades: a bucket with less likelihood than that is not learned from ...
@@ -164,6 +165,9 @@ class CountModel:
         """Moves to a bucket: what was silent in between counts, as long as it is no outage."""
         a_part, left = self._buckets_a_part(settings), _MOST_SILENCE
         last = self.last
+        if bucket - last > a_part and self.level * a_part < _RARE:
+            self._skip(settings, bucket)
+            return
         furthest = min(bucket, last + 7 * settings.buckets_a_day)
         while last < furthest:
             to = min((last // a_part + 1) * a_part, furthest)
@@ -184,6 +188,21 @@ class CountModel:
             if settings.day_part(to) != settings.day_part(last):
                 self._fold(settings, last)
             last = to
+        self.last = bucket - 1
+
+    def _skip(self, settings: Settings, bucket: int) -> None:
+        """A rare key has no season worth an hour's look: its silence is passed in one step."""
+        silent, memory, age = bucket - self.last - 1, self._memory(settings), self.age
+        self._fold(settings, self.last)
+        counted = min(silent, _MOST_SILENCE / (self.level + 1e-9))
+        if age < memory:
+            self.level *= age / (age + counted)
+        else:
+            self.level *= (1.0 - 1.0 / memory) ** counted
+            self.mass *= (1.0 - 1.0 / memory) ** counted
+        self.trend = 0.0
+        if self._knows_day():
+            self.parts += silent // self._buckets_a_part(settings)
         self.last = bucket - 1
 
     def _fold(self, settings: Settings, bucket: int) -> None:

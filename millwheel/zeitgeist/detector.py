@@ -86,7 +86,7 @@ class Detector(Computation):
         watch: Watch = self.state
         bucket = timer.timestamp // self.settings.width - 1
         forecast = watch.forecast(bucket)
-        if forecast is None or self.low_watermark == MAX_TIME:
+        if forecast is None or (self.low_watermark == MAX_TIME and not watch.waiting):
             return  # the stream has ended, not the key
         self._judged(bucket, 0.0, watch.leaning.miss(forecast, bucket), timer.timestamp)
         if watch.episode is None:

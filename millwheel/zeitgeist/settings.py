@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +43,7 @@ class Settings:
                 f"not {self.width} and {self.day}"
             )
 
-    @property
+    @functools.cached_property
     def buckets_a_day(self) -> int:
         """How many buckets the daily season has."""
         return max(self.day // self.width, 1)

@@ -46,7 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["run"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["zeitgeist"]])
 def test_help_helps_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
