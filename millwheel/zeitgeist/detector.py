@@ -88,7 +88,7 @@ class Detector(Computation):
         forecast = watch.forecast(bucket)
         if forecast is None or (self.low_watermark == MAX_TIME and not watch.waiting):
             return  # the stream has ended, not the key
-        self._judged(bucket, 0.0, watch.leaning.miss(forecast, bucket), timer.timestamp)
+        self._judged(bucket, 0.0, watch.leaning.miss(self.settings, forecast, bucket), timer.timestamp)
         if watch.episode is None:
             self.set_timer(_SILENCE, timer.timestamp + self.settings.width)
 

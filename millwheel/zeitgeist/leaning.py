@@ -20,8 +20,6 @@ _MORE, _LESS = 1.5, 0.6  # a change of rate that is worth telling
 REGULAR = 20.0
 """Records that a model must have behind it before it is believed that some are missing."""
 _DENSE = 6  # a spike is not interrupted by so many silent buckets
-_FEWEST = 8  # records that make a spike, however rare the key is
-_NEW = Forecast(low=0.0, mean=0.1, high=0.4, noise=1.0, age=0)  # of a key that was never seen
 
 Run = list[float]
 """[the bucket that it began with, the records since, the records expected, the cumulative sum]"""
@@ -52,7 +50,7 @@ class Leaning:
         more = _lean(self.up, bucket, count, forecast.high, _MORE)
         fewer = _lean(self.down, bucket, count, forecast.low, _LESS)
         self.last = bucket
-        rising, falling = _confidence(self.up, forecast), _confidence(self.down, forecast)
+        rising, falling = _confidence(self.up, forecast, settings), _confidence(self.down, forecast, settings)
         if rising >= falling:
             return Verdict(1 if rising else 0, rising, int(self.up[0]), forecast.mean, more <= 0.0)
         return Verdict(-1, falling, int(self.down[0]), forecast.mean, fewer <= 0.0)
@@ -64,14 +62,15 @@ class Leaning:
             return Verdict()
         run = [bucket, 0.0, 0.0, 0.0] if bucket - self.last > _DENSE else list(self.up)
         _lean(run, bucket, count, forecast.high, _MORE)
-        return Verdict(1, _confidence(run, forecast), int(run[0]), forecast.mean, calm=False)
+        return Verdict(1, _confidence(run, forecast, settings), int(run[0]), forecast.mean, calm=False)
 
-    def miss(self, forecast: Forecast, bucket: int) -> Verdict:
+    def miss(self, settings: Settings, forecast: Forecast, bucket: int) -> Verdict:
         """Takes in that a key was silent up to a bucket."""
         _lean(self.down, self.last + 1, 0.0, forecast.low * (bucket - self.last), _LESS)
         self.up = [bucket + 1, 0.0, 0.0, 0.0]
         self.last = bucket
-        return Verdict(-1, _confidence(self.down, forecast), int(self.down[0]), forecast.mean, calm=False)
+        missing = _confidence(self.down, forecast, settings)
+        return Verdict(-1, missing, int(self.down[0]), forecast.mean, calm=False)
 
     def forget(self) -> None:
         """After an anomaly, both sides begin anew."""
@@ -87,7 +86,8 @@ def expect(settings: Settings, forecast: Forecast | None, bucket: int) -> Foreca
     if age >= settings.warmup:
         return forecast
     learned = None if settings.begin is None else settings.begin // settings.width + settings.warmup
-    return _NEW if learned is not None and bucket - age >= learned else None
+    new = Forecast(low=0.0, mean=settings.rare / 4, high=settings.rare, noise=1.0, age=0)
+    return new if learned is not None and bucket - age >= learned else None
 
 
 def records_missed(settings: Settings, forecast: Forecast) -> float:
@@ -109,8 +109,8 @@ def _lean(run: Run, bucket: int, count: float, expected: float, ratio: float) ->
     return added
 
 
-def _confidence(run: Run, forecast: Forecast) -> float:
+def _confidence(run: Run, forecast: Forecast, settings: Settings) -> float:
     _, count, expected, total = run
-    if total <= 0.0 or (_LESS * expected < count < max(_MORE * expected, _FEWEST)):
+    if total <= 0.0 or (_LESS * expected < count < max(_MORE * expected, settings.fewest)):
         return 0.0
     return likelihood_ratio(count, expected) / forecast.noise

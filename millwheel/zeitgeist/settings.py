@@ -31,6 +31,10 @@ class Settings:
     """Buckets that a key is watched before it is judged."""
     calm: int | None = None
     """Buckets in a row as expected that end an anomaly. None: a good number."""
+    fewest: int = 8
+    """Records that make a spike, however rare the key is."""
+    rare: float = 0.4
+    """Records a bucket that are expected, at most, of a key that is new."""
     begin: int | None = None
     """When the stream began, if it is known: a key first seen well after it is new, and may spike at once."""
 

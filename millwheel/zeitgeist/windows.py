@@ -8,13 +8,13 @@ from millwheel.model.timer import Timer
 from millwheel.zeitgeist.settings import Settings
 
 
-def early_counts(most: int = 1_000_000) -> frozenset[int]:
+def early_counts(fewest: int, most: int = 1_000_000) -> frozenset[int]:
     """Counts at which a bucket is told before it is complete: each half as much again as the one before.
 
-    >>> sorted(early_counts(most=50))
+    >>> sorted(early_counts(8, most=50))
     [8, 12, 18, 27, 40]
     """
-    counts, count = [], 8
+    counts, count = [], max(fewest, 2)
     while count <= most:
         counts.append(count)
         count += count // 2
@@ -29,7 +29,7 @@ class WindowCounter(Computation):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.early = early_counts()
+        self.early = early_counts(settings.fewest)
 
     def initial_state(self) -> dict[int, int]:
         return {}
