@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/venv
 	@scripts/venv $(PYTHON) $(VENV)
 	@touch $(STAMP)
 
-demo: setup ## Count a generated stream of search queries, with watermarks.
+demo: setup ## Find what is unusual in a generated stream of search queries.
 	@$(BIN)/millwheel demo
 
 test: setup lint ## Run every test.

@@ -17,6 +17,9 @@ _TIME_LIMITS = {  # seconds, of a full run
     "dedup": 900,
     "overhead": 1_200,
     "looking": 600,
+    "nab": 300,
+    "wikipedia": 600,
+    "zeitgeist": 1_800,
     "memory": 2_400,
     "soak": 5_400,
 }
@@ -66,6 +69,18 @@ def main() -> int:
         from benchmarks import looking
 
         looking.run(quick=arguments.quick)
+    elif arguments.name == "nab":
+        from benchmarks import nab
+
+        nab.run(quick=arguments.quick)
+    elif arguments.name == "wikipedia":
+        from benchmarks import wikipedia
+
+        wikipedia.run(quick=arguments.quick)
+    elif arguments.name == "zeitgeist":
+        from benchmarks import zeitgeist
+
+        zeitgeist.run(quick=arguments.quick)
     elif arguments.name == "memory":
         from benchmarks import memory
 
@@ -112,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
     command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
     add("looking", "how long status, inspect and explain take on a store of many keys")
+    add("nab", "the Numenta Anomaly Benchmark: labelled series, one set of parameters")
+    add("wikipedia", "a day of edits: the five most notable spikes")
+    add("zeitgeist", "the whole pipeline of Fig. 1, against transformWithState")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")

@@ -72,7 +72,7 @@ def _millwheel(spark: SparkSession, work: Path, seconds: int) -> dict[str, list[
             now = time.time_ns() // 1_000
             return {name: (now - lows[name]) / 1_000 for name in stages.STAGES}
 
-        return _polled(source, poll, seconds)
+        return polled(source, poll, seconds)
 
 
 def _peer(spark: SparkSession, work: Path, seconds: int) -> dict[str, list[float]]:
@@ -94,12 +94,12 @@ def _peer(spark: SparkSession, work: Path, seconds: int) -> dict[str, list[float
         return {"Structured Streaming": (time.time() - moment.timestamp()) * 1_000}
 
     try:
-        return _polled(source, poll, seconds)
+        return polled(source, poll, seconds)
     finally:
         query.stop()
 
 
-def _polled(source: Path, poll: Poll, seconds: int) -> dict[str, list[float]]:
+def polled(source: Path, poll: Poll, seconds: int) -> dict[str, list[float]]:
     """Polls once a second while a writer of its own keeps its pace."""
     command = [
         sys.executable,

@@ -1,16 +1,18 @@
-"""The command line: ``millwheel demo``, ``millwheel run``, and the commands that look at a store."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, and the commands that look at a store."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import importlib
+import io
 import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from millwheel.errors import MillWheelError, PipelineError
@@ -20,6 +22,7 @@ from millwheel.model.pipeline import Pipeline
 from millwheel.store.commands import add_store_commands
 from millwheel.version import VERSION
 from millwheel.watch.commands import add_commands
+from millwheel.zeitgeist import command as zeitgeist
 
 _UI = "serve a page at this port, or at an address such as 0.0.0.0:8080 (then with a token)"
 
@@ -53,15 +56,19 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="count a generated stream of search queries, with watermarks",
-        description="Counts a generated stream of search queries per second, out of order, with "
-        "low-watermark timers, and prints the queries that spiked.",
-        epilog="example: millwheel demo --records 500000",
+        help="find what is unusual in a generated stream of search queries",
+        description="Counts three days of generated search queries, out of order, and tells which spike and "
+        "which dip, and a region that goes offline; then compares with what was planted.",
+        epilog="example: millwheel demo --records 1,000,000 --seed 3",
     )
-    demo.add_argument("--records", type=_count, default=200_000, help="how many (default: 200,000)")
+    demo.add_argument("--records", type=_count, default=400_000, help="how many (default: 400,000)")
+    demo.add_argument("--seed", type=int, default=1, help="another seed, another three days (default: 1)")
     demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
-    demo.add_argument("--ui", metavar="PORT", help=_UI + "; the stream then comes in real time, for a minute")
-    demo.add_argument("--json", action="store_true", help="print the result as JSON")
+    demo.add_argument("--ui", metavar="PORT", help=_UI + "; default: at a free port, in a terminal")
+    demo.add_argument(
+        "--report", type=Path, metavar="FILE", help="leave the plots here (default: artifacts/zeitgeist.html)"
+    )
+    demo.add_argument("--json", action="store_true", help="print the result as JSON; a report if asked for")
     demo.set_defaults(call=_demo)
 
     command = commands.add_parser(
@@ -87,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
 
+    zeitgeist.add_command(commands).set_defaults(
+        call=lambda options: zeitgeist.call(options, _until_interrupted)
+    )
     add_commands(commands, load_pipeline)
     add_store_commands(commands)
     return parser
@@ -103,9 +113,17 @@ def _count(text: str) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from millwheel.demo import demo
+    from millwheel.zeitgeist.demo import demo, tell
 
-    print(demo(records=options.records, store=options.store, as_json=options.json, ui=options.ui))
+    report = options.report
+    if report is None and not options.json:
+        report = Path("artifacts/zeitgeist.html")
+    out = io.StringIO() if options.json else sys.stdout
+    ui = options.ui
+    if ui is None and out.isatty():
+        ui = "0"
+    summary = demo(options.records, options.seed, options.store, report, out, ui)
+    print(json.dumps(summary) if options.json else tell(summary))
     return 0
 
 

@@ -122,10 +122,10 @@ def count_windows(spark: SparkSession, source: Path, work: Path, files_a_batch: 
         .start()
     )
     query.awaitTermination()
-    return _running_seconds(query)
+    return running_seconds(query)
 
 
-def _running_seconds(query: StreamingQuery) -> float:
+def running_seconds(query: StreamingQuery) -> float:
     """How long the batches took, without the planning of the first one.
 
     That starts a Python process to look at the processor, once for a query: start-up, which is not compared.
@@ -190,7 +190,7 @@ def read_windows(work: Path) -> Counter[Window]:
     """What `count_windows` wrote, as its commit log has it."""
     counts: Counter[Window] = Counter()
     log = work / "out" / "_spark_metadata"
-    for path in _committed(log):
+    for path in committed(log):
         with open(path) as file:
             for line in file:
                 row = json.loads(line)
@@ -201,7 +201,7 @@ def read_windows(work: Path) -> Counter[Window]:
     return counts
 
 
-def _committed(log: Path) -> list[Path]:
+def committed(log: Path) -> list[Path]:
     """The data files of the file sink's log: those in the folder alone may be of failed attempts."""
     paths = []
     for entry in log.iterdir():

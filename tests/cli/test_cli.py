@@ -46,7 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["run"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["zeitgeist"]])
 def test_help_helps_with_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])
@@ -94,11 +94,20 @@ def test_a_run_that_drains_ends_with_a_report_and_goes_on_the_next_time(
 
 
 @pytest.mark.spark
-def test_the_demo_finds_what_was_planted(capsys: pytest.CaptureFixture[str], spark: object) -> None:
-    assert main(["demo", "--records", "60,000", "--json"]) == 0
+def test_the_demo_finds_what_was_planted(
+    project: Path, capsys: pytest.CaptureFixture[str], spark: object
+) -> None:
+    assert main(["demo", "--records", "100,000", "--json", "--report", "out/report.html"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["records"], found["late"]) == (60_000, 0)
-    assert {spike["query"] for spike in found["spikes"]} >= set(found["planted"])
+    assert found["records"] == pytest.approx(100_000, rel=0.05)
+    assert found["late"] == 0
+    assert {planted["kind"] for planted in found["planted"]} == {"spike", "dip"}
+    assert all(planted["buckets_until_told"] <= 4 for planted in found["planted"])
+    assert found["false_alarms"] == []
+    report = (project / "out" / "report.html").read_text()
+    assert report.count("<svg") >= len(found["planted"])
+    assert all(planted["key"] in report for planted in found["planted"])
+    assert "http" not in report.replace("http://www.w3.org", "")
 
 
 @pytest.mark.spark

@@ -1,0 +1,73 @@
+"""Where the service reads from: ``SCHEME:REST`` by its scheme, everything else as a pattern of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.errors import InputError
+from millwheel.injectors import Files, Records
+from millwheel.injectors.lines import Unit, to_time
+from millwheel.model.injector import Injector
+from millwheel.model.record import Record
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the service is told of its input: the names of the fields, and how time is written."""
+
+    time: str = "time"
+    unit: Unit = "us"
+    id: str | None = None
+    slack: int | None = None
+
+
+Factory = Callable[[str, Columns], Injector]
+
+_factories: dict[str, Factory] = {}
+
+
+def register_source(scheme: str, factory: Factory) -> None:
+    """Makes ``SCHEME:REST`` an input of the service: the factory gets the whole text and the columns."""
+    _factories[scheme] = factory
+
+
+def open_source(text: str, columns: Columns) -> Injector:
+    """The injector of an input.
+
+    >>> open_source("logs/*.jsonl", Columns()).__class__.__name__
+    'Files'
+    """
+    scheme, colon, _ = text.partition(":")
+    if not colon or "/" in scheme or "*" in scheme:
+        return Files(text, timestamp=columns.time, id=columns.id, unit=columns.unit, slack=columns.slack)
+    if scheme not in _factories:
+        known = ", ".join(f"{name}:" for name in sorted(_factories))
+        raise InputError(f"there is no source for {text!r}: name files, or one of {known}")
+    return _factories[scheme](text, columns)
+
+
+def _table(text: str, columns: Columns) -> Injector:
+    """A Spark table, read once, in order of time, through the driver's memory: for tables that fit."""
+    from millwheel.spark.session import local_session
+
+    frame = local_session().table(text.partition(":")[2])
+    if columns.time not in frame.columns:
+        raise InputError(
+            f"the table {text!r} has no column {columns.time!r}: it has {', '.join(frame.columns)}"
+        )
+    records = []
+    for row in frame.orderBy(columns.time).toLocalIterator():
+        value: dict[str, Any] = row.asDict()
+        moment = value[columns.time]
+        if hasattr(moment, "timestamp"):
+            value[columns.time] = moment.isoformat()
+            time = round(moment.timestamp() * 1_000_000)
+        else:
+            time = to_time(moment, columns.unit, columns.time, text=False)
+        records.append(Record(value=value, timestamp=time))
+    return Records(records)
+
+
+register_source("table", _table)

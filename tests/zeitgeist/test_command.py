@@ -1,0 +1,76 @@
+"""The service on the user's own data: files and tables in, anomalies out."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.cli import main
+from millwheel.errors import InputError
+from millwheel.zeitgeist.sources import Columns, open_source, register_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def told(folder: Path) -> list[tuple[str, str, int]]:
+    values = [record.value for record in mw.sinks.JsonLines(folder).records()]
+    return sorted((value["kind"], value["key"], value["start"] // mw.SECOND) for value in values)
+
+
+@pytest.mark.spark
+def test_counts_in_files(tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = []
+    for second in range(60):
+        rows += [{"at": second + n / 10, "page": "home"} for n in range(8) if not 40 <= second < 45]
+        rows += [{"at": second + n / 99, "page": "news"} for n in range(90 if second == 50 else 5)]
+    random.Random(1).shuffle(rows)
+    write(tmp_path / "a.jsonl", rows[::2])
+    write(tmp_path / "b.jsonl", rows[1::2])
+    out = tmp_path / "out"
+    arguments = [str(tmp_path / "*.jsonl"), "--key", "page", "--time", "at", "--unit", "s", "--out", str(out)]
+    assert main(["zeitgeist", *arguments]) == 0
+    assert told(out / "anomalies") == [("dip", "home", 40), ("spike", "news", 50)]
+    assert told(out / "episodes") == [("dip", "home", 40), ("spike", "news", 50)]
+    text = capsys.readouterr().out
+    assert f"{len(rows):,} records, 0 of them late and dropped; 1 spikes, 1 dips" in text
+    assert "spike  news: 90 instead of 5" in text
+
+
+@pytest.mark.spark
+def test_values_in_a_table(tmp_path: Path, spark: SparkSession) -> None:
+    rng = random.Random(3)
+    rows = [(minute * 60, "web-1", rng.gauss(50, 2) + (60 if minute == 300 else 0)) for minute in range(400)]
+    spark.createDataFrame(rows, "time long, host string, load double").createOrReplaceTempView("loads")
+    arguments = ["--key", "host", "--value", "load", "--unit", "s", "--width", "1m", "--out", str(tmp_path)]
+    assert main(["zeitgeist", "table:loads", *arguments]) == 0
+    assert ("spike", "web-1", 300 * 60) in told(tmp_path / "anomalies")
+
+
+def test_other_sources_can_be_plugged_in() -> None:
+    mine = mw.injectors.Records([])
+    seen = []
+    register_source("mine", lambda text, columns: seen.append((text, columns)) or mine)  # type: ignore[func-returns-value]
+    assert open_source("mine://there", Columns(time="at")) is mine
+    assert seen == [("mine://there", Columns(time="at"))]
+
+
+def test_a_source_that_is_not_there_says_which_are() -> None:
+    with pytest.raises(InputError, match=r"no source for 'nothing:x': name files, or one of .*table:"):
+        open_source("nothing:x", Columns())
+
+
+@pytest.mark.parametrize("width", ["5", "m", "0s", "ten seconds"])
+def test_a_width_that_is_none_says_what_is(width: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["zeitgeist", "x", "--key", "k", "--out", "o", "--width", width])
+    assert "such as 500ms, 1s, 5m" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""Measured values: the pipeline and the plain model agree, and what is odd for the key is found."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+import millwheel as mw
+from millwheel.model.time import DAY, HOUR, MINUTE
+from millwheel.zeitgeist.packed import Packed
+from millwheel.zeitgeist.pipeline import value_anomalies
+from millwheel.zeitgeist.replay import detect
+from millwheel.zeitgeist.settings import Settings
+from millwheel.zeitgeist.surprise import Surprise
+from millwheel.zeitgeist.values import ValueModel
+
+SETTINGS = Settings(kind="values", width=5 * MINUTE)
+A_DAY = DAY // SETTINGS.width
+
+Series = list[tuple[int, float]]
+
+
+def series(days: int, value: Callable[[int], float], seed: int = 1) -> Series:
+    """A value for each bucket, with some noise."""
+    rng = random.Random(seed)
+    return [(n * SETTINGS.width, value(n) + rng.gauss(0, 1)) for n in range(days * A_DAY)]
+
+
+def daily(n: int) -> float:
+    return 100 + 30 * math.sin(2 * math.pi * n / A_DAY)
+
+
+def test_a_daily_cycle_is_no_anomaly() -> None:
+    assert detect(SETTINGS, series(10, daily)[3 * A_DAY :]) == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "begin", "length"),
+    [
+        (lambda n: daily(n) + 40, 7 * A_DAY, 3),
+        (lambda n: daily(n) - 40, 7 * A_DAY + 70, 3),
+        (lambda n: 100.0, 8 * A_DAY + 40, 60),
+        (lambda n: daily(n) + 12 * (-1) ** n, 8 * A_DAY, 40),
+    ],
+    ids=["spike", "dip", "the cycle is missing", "much rougher"],
+)
+def test_what_is_odd_for_the_key_is_told_once(odd: Callable[[int], float], begin: int, length: int) -> None:
+    found = detect(SETTINGS, series(10, lambda n: odd(n) if begin <= n < begin + length else daily(n)))
+    assert [row for row in found if row >= 3 * A_DAY] == pytest.approx(
+        [begin + length // 2], abs=length // 2 + 1
+    )
+
+
+def test_the_pipeline_tells_what_the_plain_model_tells() -> None:
+    settings = Settings(kind="values", width=MINUTE, day=3 * HOUR)
+    rng = random.Random(2)
+    rows = [(n * MINUTE, rng.gauss(20, 2) + (90 if n == 600 else 0)) for n in range(700)]
+    h = mw.testing.Harness(value_anomalies(mw.injectors.Records([]), mw.by("host"), "load", settings))
+    for first in range(0, len(rows), 7):
+        with h.epoch():
+            for time, value in reversed(rows[first : first + 7]):
+                h.send("records", {"host": "a", "load": value}, timestamp=time)
+            h.advance("records", rows[first][0])
+        if first % 91 == 0:
+            h.crash()
+    h.drain()
+    told = [record.value["start"] // MINUTE for record in h.output("anomalies")]
+    assert told == detect(settings, rows)
+    assert 600 in told
+
+
+def test_the_state_of_a_key_does_not_grow() -> None:
+    model, surprise = ValueModel(), Surprise()
+    sizes = []
+    for n, (time, value) in enumerate(series(40, daily)):
+        bucket = time // SETTINGS.width
+        surprise.judge(SETTINGS, model.forecast(SETTINGS, bucket) if model.age else None, bucket, value)
+        model.update(SETTINGS, bucket, value)
+        if n % (10 * A_DAY) == A_DAY:
+            sizes.append(len(Packed(ValueModel).encode(model)) + len(Packed(Surprise).encode(surprise)))
+    assert max(sizes) < 1_500
+    assert sizes[-1] <= sizes[0] + 20
+
+
+def test_a_state_survives_its_bytes() -> None:
+    model = ValueModel()
+    for time, value in series(2, daily):
+        model.update(SETTINGS, time // SETTINGS.width, value)
+    codec = Packed(ValueModel)
+    again = codec.decode(codec.encode(model))
+    bucket = 3 * A_DAY
+    assert again.forecast(SETTINGS, bucket) == model.forecast(SETTINGS, bucket)
