@@ -79,9 +79,8 @@ class Driver:
         store.lock(owner)
         for source in graph.sources:
             source.injector.open(follow=follow)
-        for sinks in graph.sinks.values():
-            for sink in sinks:
-                sink.open()
+        for sink in self._sinks():
+            sink.open()
         self.journal = Journal(store)
         self.sequencer = self.journal.acquire(graph, owner)
         self.numbers = self.journal.numbers(graph.nodes)
@@ -95,9 +94,14 @@ class Driver:
         self.intervals = self._layout()
         self._laid_out = not found.epoch or found.layout == self._layout_value()
         self.sources.tell_again()
+        for sink in self._sinks():
+            sink.begin(self.journal.id, self.epoch)
         fence(store, self.intervals, self.sequencer)
         self._recovering = found.plan
         self._drained = False
+
+    def _sinks(self) -> list[Sink]:
+        return [sink for sinks in self.graph.sinks.values() for sink in sinks]
 
     def _layout(self) -> tuple[tuple[Interval, ...], ...]:
         level = even_intervals(self.slots, len(self.store.shards), self.sequencer)
@@ -267,6 +271,8 @@ class Driver:
         self._laid_out = plan.intervals == self.intervals
         self._journal_commit(changed)
         self.sources.tell(changed)
+        for sink in self._sinks():
+            sink.commit(self.epoch)
 
     def _journal_commit(self, partitions: list[tuple[str, str, Partition]]) -> None:
         self.journal.commit(
@@ -309,5 +315,11 @@ class Driver:
         return report
 
     def close(self) -> None:
-        """Lets go of the store."""
-        self.store.close()
+        """Lets go of the injectors, the sinks and the store."""
+        try:
+            for source in self.graph.sources:
+                source.injector.close()
+            for sink in self._sinks():
+                sink.close()
+        finally:
+            self.store.close()

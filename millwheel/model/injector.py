@@ -81,6 +81,9 @@ class Injector:
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         """Told after an epoch has committed; what is before these offsets is not read again."""
 
+    def close(self) -> None:
+        """Called on the driver when the pipeline ends, whether it failed or not."""
+
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         """An offset after ``start``, at most ``end``, about ``records`` on: sizes an epoch.
 
