@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millwheel as mw
+from tests.servers.kafka import Broker, broker
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
 
@@ -29,6 +30,16 @@ def postgres() -> Iterator[Cluster]:
     """One PostgreSQL for all tests that need one; each makes a database of its own."""
     try:
         with cluster() as found:
+            yield found
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """One Kafka broker for all tests that need one; each makes topics of its own."""
+    try:
+        with broker() as found:
             yield found
     except Unavailable as reason:
         pytest.skip(str(reason))

@@ -2,6 +2,8 @@
 
 from millwheel.injectors.files import Files
 from millwheel.injectors.generator import Generator
+from millwheel.injectors.kafka import Kafka
+from millwheel.injectors.messages import Message
 from millwheel.injectors.records import Records
 
-__all__ = ["Files", "Generator", "Records"]
+__all__ = ["Files", "Generator", "Kafka", "Message", "Records"]

@@ -310,6 +310,7 @@ class Driver:
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
         report.idle_partitions = dict(self.sources.idle)
+        report.lag = self.sources.lag()
         if self._drained:
             report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
         return report
