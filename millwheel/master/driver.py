@@ -93,6 +93,8 @@ class Driver:
         self.baseline = self.totals.copy()
         self.intervals = self._layout()
         self._laid_out = not found.epoch or found.layout == self._layout_value()
+        for source in graph.sources:
+            source.injector.begin(self.journal.id, source.name)
         self.sources.tell_again()
         for sink in self._sinks():
             sink.begin(self.journal.id, self.epoch)

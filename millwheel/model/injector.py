@@ -62,6 +62,13 @@ class Injector:
     def open(self, *, follow: bool) -> None:
         """Called on the driver before the first poll; ``follow`` is False where a run ends by itself."""
 
+    def begin(self, origin: str, name: str) -> None:
+        """Called on the driver after `open`, before the first poll and before it is shipped to the tasks.
+
+        ``origin`` names the store, ``name`` this injector in the pipeline: together they are the same after a
+        restart, and nowhere else.
+        """
+
     def poll(self) -> Mapping[str, Offset]:
         """Per partition, how far one may read now."""
         raise NotImplementedError(f"{type(self).__name__} has no poll()")
