@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.servers.processes import Unavailable, await_answer, free_port, listens, stop
+from tests.servers.processes import Unavailable, await_answer, free_port, stop
 
 PASSWORD = "s3cr3t/of:tests@"
 
@@ -34,7 +34,7 @@ class Cluster:
     process: subprocess.Popen[bytes]
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://tester:{quote(PASSWORD, safe='')}@127.0.0.1:{self.port}/{database}"
+        return _url(self.port, database)
 
     def make_database(self, name: str) -> str:
         """Makes a database; gives its URL."""
@@ -97,8 +97,23 @@ def _start(binaries: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
             user=_user(),
             cwd=folder,
         )
-    await_answer(lambda: listens(port), process, "PostgreSQL")
+    await_answer(lambda: _answers(port), process, "PostgreSQL")
     return process
+
+
+def _url(port: int, database: str) -> str:
+    return f"postgresql://tester:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/{database}"
+
+
+def _answers(port: int) -> bool:
+    """Whether it takes connections: it listens before it has recovered."""
+    import psycopg
+
+    try:
+        psycopg.connect(_url(port, "postgres"), connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def _binaries() -> Path:
