@@ -13,6 +13,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "lag": 600,
     "skew": 600,
     "timers": 600,
+    "io": 1_200,
     "memory": 2_400,
     "soak": 5_400,
 }
@@ -46,6 +47,10 @@ def main() -> int:
         from benchmarks import timers
 
         timers.run(quick=arguments.quick)
+    elif arguments.name == "io":
+        from benchmarks import io
+
+        io.run(quick=arguments.quick)
     elif arguments.name == "memory":
         from benchmarks import memory
 
@@ -86,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
     add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
     add("timers", "a million timers that wait, and how late wall timers fire")
+    add("io", "reading, each injector against the plain reader; 10,000 files, and one of 2 GB")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")
