@@ -93,14 +93,28 @@ class Driver:
         self.baseline = self.totals.copy()
         self.intervals = self._layout()
         self._laid_out = not found.epoch or found.layout == self._layout_value()
-        for source in graph.sources:
+        try:
+            self._begin()
+        except BaseException:
+            self._let_go()
+            raise
+        fence(store, self.intervals, self.sequencer)
+        self._recovering = found.plan
+        self._drained = False
+
+    def _begin(self) -> None:
+        """Tells injectors and sinks where the store stands."""
+        for source in self.graph.sources:
             source.injector.begin(self.journal.id, source.name)
         self.sources.tell_again()
         for sink in self._sinks():
             sink.begin(self.journal.id, self.epoch)
-        fence(store, self.intervals, self.sequencer)
-        self._recovering = found.plan
-        self._drained = False
+
+    def _let_go(self) -> None:
+        for source in self.graph.sources:
+            source.injector.close()
+        for sink in self._sinks():
+            sink.close()
 
     def _sinks(self) -> list[Sink]:
         return [sink for sinks in self.graph.sinks.values() for sink in sinks]
@@ -320,9 +334,6 @@ class Driver:
     def close(self) -> None:
         """Lets go of the injectors, the sinks and the store."""
         try:
-            for source in self.graph.sources:
-                source.injector.close()
-            for sink in self._sinks():
-                sink.close()
+            self._let_go()
         finally:
             self.store.close()

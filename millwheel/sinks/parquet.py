@@ -69,7 +69,7 @@ class Parquet(Sink):
         Staging(self._path).open()
 
     def begin(self, origin: str, epoch: int) -> None:
-        _publisher(self._path, self._every, self._rows).begin(origin, epoch)
+        _publisher(self._path).begin(origin, epoch, self._every, self._rows)
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         if not records:
@@ -103,10 +103,10 @@ class Parquet(Sink):
             ) from error
 
     def commit(self, epoch: int) -> None:
-        _publisher(self._path, self._every, self._rows).commit(epoch)
+        _publisher(self._path).commit(epoch)
 
     def close(self) -> None:
-        _publisher(self._path, self._every, self._rows).close()
+        _publisher(self._path).close()
 
 
 class Publisher:
@@ -117,19 +117,19 @@ class Publisher:
     3. They are moved to their places, and the batches are dropped. A crash is mended by moving the rest.
     """
 
-    def __init__(self, folder: Path, every: float, rows: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._staging = Staging(folder)
-        self._later = Later(every, self._publish)
-        self._rows = rows
+        self._later = Later(_EVERY, self._publish)
+        self._rows = _ROWS
         self._origin = ""
         self._through = 0
         self._committed = 0
-        self._staged_bytes = 0
 
-    def begin(self, origin: str, epoch: int) -> None:
+    def begin(self, origin: str, epoch: int, every: float, rows: int) -> None:
         """Takes over from the last driver, and finishes what it began."""
         with self._later.lock:
+            self._later.seconds, self._rows = every, rows
             state = self._staging.take()
             self._move(state.get("moves", []))
             for left in (self._folder / ".staged").glob("*.parquet"):
@@ -164,6 +164,7 @@ class Publisher:
             self._later.cancel()
             if self._origin:
                 self._publish()
+                self._origin = ""
 
     def _publish(self) -> None:
         arrow = _import()
@@ -259,8 +260,8 @@ def _import() -> Any:
 _publishers: dict[Path, Publisher] = {}
 
 
-def _publisher(folder: Path, every: float, rows: int) -> Publisher:
+def _publisher(folder: Path) -> Publisher:
     """This process's publisher of a folder: the sinks of several streams may share one."""
     if folder not in _publishers:
-        _publishers[folder] = Publisher(folder, every, rows)
+        _publishers[folder] = Publisher(folder)
     return _publishers[folder]

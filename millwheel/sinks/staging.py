@@ -97,7 +97,7 @@ class Later:
     """
 
     def __init__(self, seconds: float, function: Callable[[], None]) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._function = function
         self._timer: threading.Timer | None = None
         self.lock = threading.RLock()
@@ -106,7 +106,7 @@ class Later:
         """Has the function called, unless a call is under way."""
         with self.lock:
             if self._timer is None:
-                self._timer = threading.Timer(self._seconds, self._run)
+                self._timer = threading.Timer(self.seconds, self._run)
                 self._timer.daemon = True
                 self._timer.start()
 

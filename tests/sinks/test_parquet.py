@@ -16,6 +16,7 @@ import millwheel as mw
 from millwheel.sinks import parquet
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
+from tests.spark.waiting import eventually
 from tests.store.driving import run
 
 if TYPE_CHECKING:
@@ -131,12 +132,7 @@ def test_time_publishes_though_no_epoch_follows(tmp_path: Path) -> None:
     sink = _begun(tmp_path, every=0.01)
     sink.write(1, 0, [_record("a")])
     sink.commit(1)
-    publisher = parquet._publishers[tmp_path]
-    for _ in range(1_000):
-        with publisher._later.lock:
-            if _files(tmp_path):
-                break
-        publisher._later._timer is not None and publisher._later._timer.join(0.05)
+    eventually(lambda: bool(_files(tmp_path)))
     assert _values(tmp_path) == ['"a"']
 
 
