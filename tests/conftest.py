@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millwheel as mw
+from tests.servers.kafka import Broker, broker
+from tests.servers.postgres import Cluster, cluster
+from tests.servers.processes import Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +23,26 @@ def harness(request: pytest.FixtureRequest) -> MakeHarness:
     """Makes a harness; the test runs under several seeds and layouts, which must not matter."""
     seed, slots = request.param
     return lambda pipeline: mw.testing.Harness(pipeline, seed=seed, slots=slots)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """One PostgreSQL for all tests that need one; each makes a database of its own."""
+    try:
+        with cluster() as found:
+            yield found
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """One Kafka broker for all tests that need one; each makes topics of its own."""
+    try:
+        with broker() as found:
+            yield found
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

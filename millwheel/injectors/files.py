@@ -1,34 +1,44 @@
-"""Files of JSON lines or CSV, plain or gzip: log folders that may gain files, and files that may grow.
+"""Log folders as they are in life: many files that come, grow, and are rotated; plain, packed or Parquet.
 
-A file is a partition, its offset a position in bytes, always at the beginning of a line. The driver looks
-at names, sizes and line ends; tasks read.
+A file is a partition, its offset a position in bytes, always at the beginning of a line, or the number of
+a row of a table. A partition's name tells which file it is, whatever the file is called now: see
+`identity`. The driver looks at names, sizes and line ends; tasks read.
 """
 
 from __future__ import annotations
 
-import glob as globbing
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from millwheel.errors import InputError
-from millwheel.injectors import birth, lines
+from millwheel.injectors import birth, lines, parquet
+from millwheel.injectors.folder import Folder, is_gzip
+from millwheel.injectors.identity import Identity
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.record import Record
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
+Format = Literal["jsonl", "csv", "lines", "parquet"]
+_FORMATS = ("jsonl", "csv", "lines", "parquet")
 Watermark = Literal["complete", "events", "monotonic", "created"] | Callable[[str, int], int]
 
 _STRATEGIES = ("complete", "events", "monotonic", "created")
 
 _FOLLOWED_SLACK = 10 * SECOND  # of a folder that is followed, where the user says nothing
-_TAIL = 1 << 16  # bytes looked at for the last line end of a file that may still grow
 _SAMPLE = 1 << 16  # bytes that the length of a line is guessed from
 _GZIP_RATIO = 6  # logs shrink about this much; it sizes epochs, nothing else
 
 
 class Files(Injector):
-    """Injects the lines of the files that match a pattern.
+    """Injects the lines, or the rows, of the files that match a pattern.
+
+    ``format`` is ``jsonl``, ``csv`` or ``parquet``, by default what the file's name ends with, or ``lines``:
+    then ``parse`` is a function of a line (a ``str``) that returns a dict, a `Record`, or None for a line
+    that is none. What it raises makes the line bad input.
+
+    A file that was renamed within the pattern is the same file. One that shrank, or begins with other
+    bytes than it did when it was read, is an error.
 
     ``timestamp`` names the field with the event time, in ``unit`` (``us``, ``ms``, ``s``, or ``iso`` for
     text such as 2011-01-27T22:34:01Z); ``id`` a field whose value names a record, if there is one.
@@ -51,9 +61,10 @@ class Files(Injector):
         self,
         pattern: str | os.PathLike[str],
         *,
-        timestamp: str,
+        timestamp: str = "",
         id: str | None = None,
-        format: Literal["jsonl", "csv"] | None = None,
+        format: Format | None = None,
+        parse: lines.Parse | None = None,
         unit: lines.Unit = "us",
         watermark: Watermark | None = None,
         slack: int | None = None,
@@ -68,8 +79,12 @@ class Files(Injector):
             )
         if slack is not None and watermark not in (None, "events"):
             raise InputError(f"Files: slack goes with watermark='events', not with {watermark!r}")
-        if format not in (None, "jsonl", "csv"):
-            raise InputError(f"Files: format is jsonl or csv, not {format!r}")
+        if format not in (None, *_FORMATS):
+            raise InputError(f"Files: format is one of {', '.join(_FORMATS)}, not {format!r}")
+        if (format == "lines") != callable(parse):
+            raise InputError('Files: format="lines" and parse= (a function of a line) go together')
+        if not timestamp and parse is None:
+            raise InputError("Files: timestamp names the field with the event time")
         if unit not in lines.UNITS:
             raise InputError(f"Files: unit is one of {', '.join(lines.UNITS)}, not {unit!r}")
         self._pattern = os.path.abspath(os.fspath(pattern))
@@ -82,8 +97,8 @@ class Files(Injector):
         self._follow = follow
         self.errors = errors
         self.id_retention = id_retention
-        self._ends: dict[str, int] = {}
-        self._read: dict[str, int] = {}
+        self._parse = parse
+        self._folder = Folder(self._pattern, self._form)
         self._births: dict[str, int] = {}
         self._line_length: int | None = None
 
@@ -100,95 +115,91 @@ class Files(Injector):
             self.slack = 0
         if self._watermark == "events":
             self.slack = _FOLLOWED_SLACK if self._wanted_slack is None else self._wanted_slack
-        self._ends.clear()
+        self._folder = Folder(self._pattern, self._form, may_grow=follow)
 
     def poll(self) -> Mapping[str, Offset]:
-        if self.bounded and self._ends:
-            return self._ends
-        found = sorted(path for path in globbing.glob(self._pattern, recursive=True) if os.path.isfile(path))
-        if not found and self.bounded:
-            raise InputError(
-                f"no file matches {self._pattern}: mend the pattern, or follow it (follow=True) "
-                "to wait for files"
-            )
-        for path in found:
-            self._ends[path] = self._end(path)
-        return {path: end for path, end in self._ends.items() if end}
+        return self._folder.look()
 
-    def _end(self, path: str) -> int:
-        """How far a file may be read now: to its end, or to the last whole line of one that may grow."""
-        size = os.stat(path).st_size
-        known = max(self._ends.get(path, 0), self._read.get(path) or 0)
-        if size < known:
-            raise InputError(
-                f"the file {path} shrank from {known:,} to {size:,} bytes: lines that were read are gone; "
-                "append to a log, or move it away and begin a new one under another name"
-            )
-        if size == known or self.bounded or _is_gzip(path):
-            return size
-        with open(path, "rb") as file:
-            position = size
-            while position > known:
-                begin = max(known, position - _TAIL)
-                file.seek(begin)
-                last = file.read(position - begin).rfind(b"\n")
-                if last >= 0:
-                    return begin + last + 1
-                position = begin
-        return known
+    def _form(self, path: str) -> str:
+        if self._format is not None:
+            return self._format
+        stem = path.removesuffix(".gz").lower()
+        return next((form for form in ("csv", "parquet") if stem.endswith("." + form)), "jsonl")
 
     def low_watermark(self, partition: str, offset: Offset) -> int:
-        if offset is not None and offset >= self._ends.get(partition, 0):
+        file = self._folder.files.get(partition)
+        if offset is not None and offset >= (file.end if file is not None else 0):
             return MAX_TIME  # at its end a file holds nothing (Fig. 10)
         if callable(self._watermark):
-            return self._watermark(partition, offset or 0)
+            return self._watermark(self._path(partition), offset or 0)
         if self._watermark == "created":
             if partition not in self._births:
-                self._births[partition] = birth.birth_time(partition)
+                self._births[partition] = birth.birth_time(self._path(partition))
             return self._births[partition]
         return MIN_TIME
 
+    def _path(self, partition: str) -> str:
+        file = self._folder.files.get(partition)
+        return file.path if file is not None else Identity.parse(partition).path
+
     def commit(self, offsets: Mapping[str, Offset]) -> None:
-        self._read.update(offsets)
+        for partition, offset in offsets.items():
+            self._folder.committed(partition, offset)
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
-        if _is_gzip(partition):
+        path = self._now_at(partition, start)
+        if self._form(path) == "parquet":
+            return min(parquet.cut(path, start or 0, records), end)
+        if is_gzip(path):
             return end  # it can only be read as a whole; what is appended to it is a piece of its own
-        target = (start or 0) + records * self._length(partition)
+        target = (start or 0) + records * self._length(path, end)
         if target >= end:
             return end
-        with open(partition, "rb") as file:
+        with open(path, "rb") as file:
             file.seek(target)
             file.readline()
             return min(file.tell(), end)
 
     def size(self, partition: str, start: Offset, end: Offset) -> int:
-        ratio = _GZIP_RATIO if _is_gzip(partition) else 1
-        bytes_in_range: int = end - (start or 0)
-        return max(bytes_in_range * ratio // self._length(partition), 1)
+        path = self._path(partition)
+        length: int = end - (start or 0)
+        if self._form(path) == "parquet":
+            return max(length, 1)
+        ratio = _GZIP_RATIO if is_gzip(path) else 1
+        return max(length * ratio // self._length(path, end), 1)
 
-    def _length(self, path: str) -> int:
+    def _length(self, path: str, end: int) -> int:
         if self._line_length is None:
-            with lines.open_piece(path, 0, self._ends.get(path) or os.stat(path).st_size) as file:
+            with lines.open_piece(path, 0, end) as file:
                 sample = file.read(_SAMPLE)
             self._line_length = max(len(sample) // max(sample.count(b"\n"), 1), 1)
         return self._line_length
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
-        form = self._format or ("csv" if _stem(partition).endswith(".csv") else "jsonl")
-        reader = lines.Reader(self._timestamp, self._id, self._unit, form)
-        return reader.batches(partition, start or 0, end)
+        path = self._now_at(partition, start)
+        form = self._form(path)
+        if form == "parquet":
+            return parquet.batches(path, start or 0, end, self._timestamp, self._id, self._unit)
+        divert = self.errors == "divert"
+        reader = lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
+        return reader.batches(path, start or 0, end)
+
+    def _now_at(self, partition: str, start: Offset) -> str:
+        """Where a task finds a file, which may have been renamed since the epoch was planned."""
+        identity = Identity.parse(partition)
+        path = identity.find(self._folder.paths())
+        if path is not None:
+            return path
+        if not start and os.path.exists(identity.path):
+            return identity.path  # none of it is committed: it may have been mended
+        raise InputError(
+            f"the file {identity.path} was removed, or changed where it was read already, before it was read "
+            f"to its end, and nothing that matches {self._pattern} is it: bring it back"
+        )
 
     def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
         for batch in self.read_batches(partition, start, end):
             ids = batch.ids or [None] * len(batch.values)
-            for value, time, id in zip(batch.values, batch.timestamps, ids, strict=True):
-                yield Record(value, time, id=id)
-
-
-def _is_gzip(path: str) -> bool:
-    return path.endswith(".gz")
-
-
-def _stem(path: str) -> str:
-    return path.removesuffix(".gz").lower()
+            keys = batch.keys or [""] * len(batch.values)
+            for value, time, id, key in zip(batch.values, batch.timestamps, ids, keys, strict=True):
+                yield Record(value, time, key, id=id)

@@ -1,4 +1,4 @@
-"""Lines of text into columns of records: JSON lines and CSV."""
+"""Lines of text into columns of records: JSON lines, CSV, and lines that the user's own function parses."""
 
 from __future__ import annotations
 
@@ -16,29 +16,36 @@ import orjson
 
 from millwheel.errors import InputError
 from millwheel.model.injector import BadInput, RecordBatch
+from millwheel.model.record import Record
 from millwheel.model.time import SECOND
 
 Unit = Literal["us", "ms", "s", "iso"]
 UNITS = ("us", "ms", "s", "iso")
+Parse = Callable[[str], Any]
+"""A line without its end, into a value with fields, or a `Record`, or None for a line to be skipped."""
 
 _CHUNK = 4 << 20  # bytes read and parsed at once
+_STEP = 1 << 16  # bytes unpacked at once: what is lost of a packed file that breaks off is less
 
-_FACTORS = {"us": 1, "ms": 1_000, "s": SECOND}
+FACTORS = {"us": 1, "ms": 1_000, "s": SECOND}
 
 
 class _Piece(io.RawIOBase):
-    """The bytes of a file from ``start`` to ``end``: what is appended meanwhile is not seen."""
+    """The bytes of a file from ``start`` to ``end``, all of them: what is appended meanwhile is not seen."""
 
     def __init__(self, path: str, start: int, end: int) -> None:
         self._file = open(path, "rb")  # noqa: SIM115 - closed with this
         self._file.seek(start)
         self._left = end - start
+        self._end = end
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(min(len(buffer), self._left))
+        if self._left and len(buffer) and not data:
+            raise OSError(f"it shrank to less than the {self._end:,} bytes that it had")
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
@@ -65,20 +72,43 @@ def open_piece(path: str, start: int, end: int) -> Iterator[IO[bytes]]:
 class Reader:
     """Turns the lines of one format into batches."""
 
-    def __init__(self, timestamp: str, id: str | None, unit: Unit, form: str) -> None:
+    def __init__(
+        self,
+        timestamp: str,
+        id: str | None,
+        unit: Unit,
+        form: str,
+        parse: Parse | None = None,
+        *,
+        divert: bool = False,
+    ) -> None:
         self._timestamp = timestamp
         self._id = id
         self._unit = unit
         self._form = form
+        self._parse = parse
+        self._divert = divert
 
     def batches(self, path: str, start: int, end: int) -> Iterator[RecordBatch]:
-        """The records of the lines from ``start`` to ``end``; of a packed file, of that piece of it."""
+        """The records of the lines from ``start`` to ``end``; of a packed file, of that piece of it.
+
+        A packed file that is cut short or damaged gives what can be unpacked of it, and then an error, or
+        bad input where that is to be diverted.
+        """
+        try:
+            yield from self._batches(path, start, end)
+        except InputError as error:
+            if not self._divert or not isinstance(error.__cause__, EOFError | zlib.error | gzip.BadGzipFile):
+                raise
+            yield RecordBatch([], [], bad=[BadInput(str(error), path)])
+
+    def _batches(self, path: str, start: int, end: int) -> Iterator[RecordBatch]:
         header = self._header(path, end) if self._form == "csv" else []
         with open_piece(path, start, end) as file:
             if self._form == "csv" and start == 0:
                 file.readline()
             rest = b""
-            while chunk := file.read(_CHUNK):
+            while chunk := _read(file):
                 cut = chunk.rfind(b"\n") + 1
                 if not cut:
                     rest += chunk
@@ -95,10 +125,13 @@ class Reader:
 
     def _batch(self, lines: list[bytes], header: list[str]) -> RecordBatch:
         lines = [line for line in lines if line and not line.isspace()]
+        batch = None
         if self._form == "jsonl":
             batch = self._fast(lines)
-            if batch is not None:
-                return batch
+        elif self._form == "csv":
+            batch = self._fast_csv(lines, header)
+        if batch is not None:
+            return batch
         return self._slow(lines, self._parser(header))
 
     def _fast(self, lines: list[bytes]) -> RecordBatch | None:
@@ -112,73 +145,132 @@ class Reader:
             return None
         if set(map(type, timestamps)) - {int} or (ids is not None and set(map(type, ids)) - {str, int}):
             return None
-        factor = _FACTORS.get(self._unit)
+        factor = FACTORS.get(self._unit)
         if factor is None:
             return None
         if factor != 1:
             timestamps = [time * factor for time in timestamps]
         return RecordBatch(timestamps, values, ids, json=lines)
 
+    def _fast_csv(self, lines: list[bytes], header: list[str]) -> RecordBatch | None:
+        """All rows at once; None where one of them needs a closer look."""
+        factor = FACTORS.get(self._unit)
+        if factor is None or self._timestamp not in header or (self._id or self._timestamp) not in header:
+            return None
+        try:
+            rows = list(csv.reader(b"\n".join(lines).decode().split("\n"), strict=True))
+            if len(rows) != len(lines) or set(map(len, rows)) - {len(header)}:
+                return None
+            at = header.index(self._timestamp)
+            timestamps = [int(row[at]) * factor for row in rows]
+        except (ValueError, csv.Error):
+            return None
+        ids: list[Any] | None = None
+        if self._id is not None:
+            at = header.index(self._id)
+            ids = [row[at] for row in rows]
+        return RecordBatch(timestamps, [dict(zip(header, row, strict=True)) for row in rows], ids)
+
     def _slow(self, lines: list[bytes], parse: Callable[[bytes], Any]) -> RecordBatch:
         """Line by line, so that a bad one is known."""
         timestamps: list[int] = []
         values: list[Any] = []
         ids: list[Any] = []
+        keys: list[str] = []
         bad: list[BadInput] = []
         for line in lines:
             try:
                 value = parse(line)
-                time = self._time(value)
-                ids.append(self._record_id(value))
-            except _BadLine as error:
+                if value is None and self._parse is not None:
+                    continue
+                record = value if isinstance(value, Record) else self._record(value)
+            except BadLine as error:
                 bad.append(BadInput(str(error), line.decode("utf-8", "replace")))
                 continue
-            timestamps.append(time)
-            values.append(value)
-        return RecordBatch(timestamps, values, ids if self._id is not None else None, None, bad)
+            timestamps.append(record.timestamp)
+            values.append(record.value)
+            ids.append(record.id)
+            keys.append(record.key)
+        with_ids = self._id is not None or any(id is not None for id in ids)
+        return RecordBatch(timestamps, values, ids if with_ids else None, keys if any(keys) else None, bad)
+
+    def _record(self, value: Any) -> Record:
+        return Record(value, self._time(value), id=self._record_id(value))
 
     def _parser(self, header: list[str]) -> Callable[[bytes], Any]:
         if self._form == "jsonl":
             return _parse_json
+        if self._parse is not None:
+            return _by_user(self._parse)
 
         def parse(line: bytes) -> Any:
             try:
                 fields = next(csv.reader(io.StringIO(line.decode()), strict=True), [])
             except (UnicodeDecodeError, csv.Error) as error:
-                raise _BadLine(f"the line is not CSV ({error})") from None
+                raise BadLine(f"the line is not CSV ({error})") from None
             if len(fields) != len(header):
-                raise _BadLine(f"the line has {len(fields)} fields, the header has {len(header)}")
+                raise BadLine(f"the line has {len(fields)} fields, the header has {len(header)}")
             return dict(zip(header, fields, strict=True))
 
         return parse
 
     def _time(self, value: Any) -> int:
         if not isinstance(value, dict):
-            raise _BadLine(f"the line is a {type(value).__name__}, not an object with fields")
+            raise BadLine(f"the line is a {type(value).__name__}, not an object with fields")
         if self._timestamp not in value:
-            raise _BadLine(f"the record has no timestamp field {self._timestamp!r}")
+            raise BadLine(f"the record has no timestamp field {self._timestamp!r}")
         return to_time(value[self._timestamp], self._unit, self._timestamp, text=self._form == "csv")
 
     def _record_id(self, value: Any) -> Any:
         if self._id is None:
             return None
         if self._id not in value:
-            raise _BadLine(f"the record has no ID field {self._id!r}")
+            raise BadLine(f"the record has no ID field {self._id!r}")
         id = value[self._id]
         if isinstance(id, bool) or not isinstance(id, str | int):
-            raise _BadLine(f"the ID field {self._id!r} is {id!r}: an ID is a text or an integer")
+            raise BadLine(f"the ID field {self._id!r} is {id!r}: an ID is a text or an integer")
         return id
 
 
-class _BadLine(Exception):
+class BadLine(Exception):
     """A line that is no record; its text says why."""
+
+
+def _read(file: IO[bytes]) -> bytes:
+    """The next chunk. What a packed file gives before it breaks off is given first, and the error then."""
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        while size < _CHUNK and (data := file.read(min(_CHUNK - size, _STEP))):
+            chunks.append(data)
+            size += len(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        if not chunks:
+            raise
+    return b"".join(chunks)
+
+
+def _by_user(parse: Parse) -> Callable[[bytes], Any]:
+    """The user's own parser: what it raises is said of the line."""
+
+    def parse_line(line: bytes) -> Any:
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            raise BadLine(f"the line is not UTF-8 ({error})") from None
+        try:
+            return parse(text.rstrip("\r"))
+        except Exception as error:
+            raise BadLine(f"the parser raised {type(error).__name__}: {error}") from None
+
+    return parse_line
 
 
 def _parse_json(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except ValueError as error:
-        raise _BadLine(f"the line is not JSON ({error})") from None
+        raise BadLine(f"the line is not JSON ({error})") from None
 
 
 def to_time(value: Any, unit: Unit, field: str, *, text: bool) -> int:
@@ -193,7 +285,7 @@ def to_time(value: Any, unit: Unit, field: str, *, text: bool) -> int:
         try:
             moment = datetime.datetime.fromisoformat(value)
         except (TypeError, ValueError):
-            raise _BadLine(f"the timestamp field {field!r} is {value!r}, which is no ISO 8601 time") from None
+            raise BadLine(f"the timestamp field {field!r} is {value!r}, which is no ISO 8601 time") from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)
         since = moment - _UNIX_EPOCH
@@ -208,10 +300,10 @@ def to_time(value: Any, unit: Unit, field: str, *, text: bool) -> int:
             except ValueError:
                 number = value
     if isinstance(number, bool) or not isinstance(number, int | float) or _is_endless(number):
-        raise _BadLine(f"the timestamp field {field!r} is {value!r}, which is not a number")
+        raise BadLine(f"the timestamp field {field!r} is {value!r}, which is not a number")
     if isinstance(number, int):
-        return number * _FACTORS[unit]
-    return round(number * _FACTORS[unit])
+        return number * FACTORS[unit]
+    return round(number * FACTORS[unit])
 
 
 def _is_endless(number: float) -> bool:

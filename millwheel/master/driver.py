@@ -103,9 +103,8 @@ class Driver:
         store.lock(owner, takeover=takeover)
         for source in graph.sources:
             source.injector.open(follow=follow)
-        for sinks in graph.sinks.values():
-            for sink in sinks:
-                sink.open()
+        for sink in self._sinks():
+            sink.open()
         self.journal = Journal(store)
         self.sequencer = self.journal.acquire(graph, owner)
         self.numbers = self.journal.numbers(graph.nodes)
@@ -118,10 +117,31 @@ class Driver:
         self.baseline = self.totals.copy()
         self.intervals = self._layout()
         self._laid_out = not found.epoch or found.layout == self._layout_value()
-        self.sources.tell_again()
+        try:
+            self._begin()
+        except BaseException:
+            self._let_go()
+            raise
         fence(store, self.intervals, self.sequencer)
         self._recovering = found.plan
         self._drained = False
+
+    def _begin(self) -> None:
+        """Tells injectors and sinks where the store stands."""
+        for source in self.graph.sources:
+            source.injector.begin(self.journal.id, source.name)
+        self.sources.tell_again()
+        for sink in self._sinks():
+            sink.begin(self.journal.id, self.epoch)
+
+    def _let_go(self) -> None:
+        for source in self.graph.sources:
+            source.injector.close()
+        for sink in self._sinks():
+            sink.close()
+
+    def _sinks(self) -> list[Sink]:
+        return [sink for sinks in self.graph.sinks.values() for sink in sinks]
 
     def _layout(self) -> tuple[tuple[Interval, ...], ...]:
         level = even_intervals(self.slots, len(self.store.shards), self.sequencer)
@@ -319,6 +339,8 @@ class Driver:
         self._laid_out = plan.intervals == self.intervals
         self._journal_commit(changed)
         self.sources.tell(changed)
+        for sink in self._sinks():
+            sink.commit(self.epoch)
 
     def _journal_commit(self, partitions: list[tuple[str, str, Partition]]) -> None:
         self.journal.commit(
@@ -362,14 +384,16 @@ class Driver:
         for (name, _), (size, error) in self._filters.items():
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size
             report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)
+        report.lag = self.sources.lag()
         if self._drained:
             report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
         return report
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Lets go of the injectors, the sinks and the store."""
         try:
             if self.observer is not None:
                 self.observer.close()
+            self._let_go()
         finally:
             self.store.close()

@@ -103,7 +103,10 @@ class Job:
         finally:
             if self._progress is not None:
                 self._progress.close()
-            self._driver.close()
+            try:
+                self._driver.close()
+            except Exception as error:
+                self._error = self._error or error
             self._on_close()
 
     def _loop(self) -> None:

@@ -5,6 +5,7 @@
     numbers     the number of each computation
     shape       who reads and writes which stream, for those who look at the store
     topology    the levels and edges of the graph that the plan was made for
+    id          a name that no other store has
     driver      the generation of drivers, and who the present one is
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
@@ -16,6 +17,7 @@ Each write says which generation it comes from; a driver that was taken over is 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,11 +67,13 @@ class Journal:
         self._shard = store.journal
         self._generation = 0
         self._owner = ""
+        self.id = ""
+        """A name that no other store has; known once the journal is acquired."""
 
     def acquire(self, graph: Graph, owner: str) -> int:
         """Makes this driver the owner: a new generation, whose number is the new sequencer."""
         with self._shard.snapshot() as snapshot:
-            form, name, driver = (snapshot.get(key) for key in (b"format", b"pipeline", b"driver"))
+            form, name, driver, id = (snapshot.get(key) for key in (b"format", b"pipeline", b"driver", b"id"))
         if form is not None and unpack(form) != FORMAT:
             raise StoreError(
                 f"the store has format {unpack(form)}, this version of millwheel reads format {FORMAT}"
@@ -81,6 +85,7 @@ class Journal:
             )
         self._generation = (unpack(driver)[0] if driver is not None else 0) + 1
         self._owner = owner
+        self.id = unpack(id) if id is not None else uuid.uuid4().hex
         generation = self._generation
 
         def guard(get: Get) -> None:
@@ -92,6 +97,7 @@ class Journal:
             (b"format", pack(FORMAT)),
             (b"pipeline", pack(graph.name)),
             (b"driver", pack([generation, owner])),
+            (b"id", pack(self.id)),
             (b"shape", _shape(graph)),
         ]
         self._shard.write(puts, (), guard)

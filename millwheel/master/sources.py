@@ -87,6 +87,18 @@ class Sources:
         injectors = {source.name: source.injector for source in self._sources}
         return sum(injectors[r.source].size(r.partition, r.start, r.end) for r in ranges)
 
+    def lag(self) -> dict[str, int]:
+        """By injector: about how many records were there at the last poll and are not read yet."""
+        lag = {}
+        for source in self._sources:
+            partitions, poll = self._partitions[source.name], self._polled.get(source.name)
+            lag[source.name] = sum(
+                source.injector.size(name, partitions[name].offset, end)
+                for name, end in (poll.ends.items() if poll is not None else ())
+                if not caught_up(partitions[name].offset, end)
+            )
+        return lag
+
     def marks(self, ranges: Iterable[Range], now: int) -> dict[str, SourceMark]:
         """What each injector vouches for outside of what this epoch reads."""
         reading = {(r.source, r.partition) for r in ranges}

@@ -65,6 +65,8 @@ class Report:
     pending_wall_timers: int = 0
     idle_partitions: dict[str, list[str]] = field(default_factory=dict)
     """By injector: partitions that have been silent for too long to hold the watermark."""
+    lag: dict[str, int] = field(default_factory=dict)
+    """By injector: about how many records are there and not read yet."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
 

@@ -62,6 +62,13 @@ class Injector:
     def open(self, *, follow: bool) -> None:
         """Called on the driver before the first poll; ``follow`` is False where a run ends by itself."""
 
+    def begin(self, origin: str, name: str) -> None:
+        """Called on the driver after `open`, before the first poll and before it is shipped to the tasks.
+
+        ``origin`` names the store, ``name`` this injector in the pipeline: together they are the same after a
+        restart, and nowhere else.
+        """
+
     def poll(self) -> Mapping[str, Offset]:
         """Per partition, how far one may read now."""
         raise NotImplementedError(f"{type(self).__name__} has no poll()")
@@ -80,6 +87,9 @@ class Injector:
 
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         """Told after an epoch has committed; what is before these offsets is not read again."""
+
+    def close(self) -> None:
+        """Called on the driver when the pipeline ends, whether it failed or not."""
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         """An offset after ``start``, at most ``end``, about ``records`` on: sizes an epoch.

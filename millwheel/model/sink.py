@@ -20,6 +20,19 @@ class Sink:
     def open(self) -> None:
         """Called on the driver before the first epoch; a place that cannot be written says so here."""
 
+    def begin(self, origin: str, epoch: int) -> None:
+        """Called on the driver after `open`, before the sink is shipped to the tasks.
+
+        ``origin`` names the store: a new store counts its epochs from 1 again. ``epoch`` is the last one
+        that is committed; the one after it may have been written before, and will be written again.
+        """
+
+    def commit(self, epoch: int) -> None:
+        """Called on the driver after an epoch has committed: it will not be written again."""
+
+    def close(self) -> None:
+        """Called on the driver when the pipeline ends, whether it failed or not."""
+
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         """Writes the records of one shard of one epoch."""
         raise NotImplementedError(f"{type(self).__name__} has no write()")

@@ -1,6 +1,10 @@
 """Sinks for common kinds of output."""
 
+from millwheel.sinks.callback import Callback
 from millwheel.sinks.collect import Collect
 from millwheel.sinks.jsonlines import JsonLines
+from millwheel.sinks.kafka import Kafka
+from millwheel.sinks.parquet import Parquet
+from millwheel.sinks.postgres import Postgres
 
-__all__ = ["Collect", "JsonLines"]
+__all__ = ["Callback", "Collect", "JsonLines", "Kafka", "Parquet", "Postgres"]

@@ -1,10 +1,7 @@
-"""Records as files of JSON lines."""
+"""Records as files of JSON lines that grow."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -13,32 +10,39 @@ from typing import Any
 
 import orjson
 
-from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
+from millwheel.sinks.plain import bytes_text, json_text
+from millwheel.sinks.segments import segments
+from millwheel.sinks.staging import Staging
+
+_FILE_SIZE = 64 << 20  # bytes: a file that Spark reads in one task, and a hundred of which are a list
 
 
 class JsonLines(Sink):
-    """Writes a folder of files, one for each epoch and shard that has records.
+    """Writes a folder of files that grow: ``part-0000000001.jsonl`` and so on.
 
-    A line is ``{"key": ..., "timestamp": ..., "value": ...}``. A file appears whole or not at all, and
-    a retried epoch writes the same file again: whoever reads the folder sees each record once.
+    A line is ``{"key": ..., "timestamp": ..., "value": ...}``. Whoever reads the folder sees each record of
+    a committed epoch once, whatever crashed: lines are only ever added, at the end of the last file, epoch
+    by epoch, and no file is renamed or removed. A last line without its end is being written.
+
+    Tasks leave their lines in a hidden folder; the driver adds them when their epoch is committed, and
+    begins a new file after ``file_size`` bytes. A sink that was killed in between adds what is missing
+    when the pipeline is started again.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, file_size: int = _FILE_SIZE) -> None:
         self._path = Path(path).absolute()
+        self._file_size = file_size
 
     def __repr__(self) -> str:
         return f"JsonLines({os.fspath(self._path)!r})"
 
     def open(self) -> None:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            probe = self._path / f".probe-{os.getpid()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise MillWheelError(f"the sink's folder {self._path} cannot be written ({error})") from error
+        Staging(self._path).open()
+
+    def begin(self, origin: str, epoch: int) -> None:
+        segments(self._path).begin(origin, epoch, self._file_size)
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         keys, timestamps = [r.key for r in records], [r.timestamp for r in records]
@@ -47,22 +51,23 @@ class JsonLines(Sink):
     def write_columns(
         self, epoch: int, shard: int, keys: Sequence[str], timestamps: Sequence[int], values: Sequence[Any]
     ) -> bool:
-        name = f"part-{epoch:010d}-{shard:08d}.jsonl"
-        lines = _lines(keys, timestamps, values) if keys else b""
-        temporary = self._path / f".{name}.{os.getpid()}"
-        with open(temporary, "wb") as file:
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path / name)
-        _sync_folder(self._path)
+        if keys:
+            Staging(self._path).put(epoch, shard, _lines(keys, timestamps, values))
         return True
+
+    def commit(self, epoch: int) -> None:
+        segments(self._path).commit(epoch)
+
+    def close(self) -> None:
+        segments(self._path).close()
 
     def records(self) -> Iterator[Record]:
         """What the folder holds, epoch by epoch."""
         for path in sorted(self._path.glob("part-*.jsonl")):
             with open(path, "rb") as file:
                 for line in file:
+                    if not line.endswith(b"\n"):
+                        break
                     entry = orjson.loads(line)
                     yield Record(entry["value"], entry["timestamp"], entry["key"])
 
@@ -87,7 +92,7 @@ def _lines(keys: Sequence[str], timestamps: Sequence[int], values: Sequence[Any]
 
 def _line(key: str, timestamp: int, value: Any) -> bytes:
     """One line, by Python's own writer: it escapes the half characters that UTF-8 cannot hold."""
-    return json.dumps(_plain({"key": key, "timestamp": timestamp, "value": value})).encode() + b"\n"
+    return json_text({"key": key, "timestamp": timestamp, "value": value}).encode() + b"\n"
 
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS
@@ -95,35 +100,5 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS
 
 def _other(value: Any) -> Any:
     if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
+        return bytes_text(value)
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def _plain(value: Any) -> Any:
-    """What a record's value may hold, as JSON can: a key that is no text becomes one."""
-    if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return _other(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    return _other(key) if isinstance(key, bytes) else json.dumps(_plain(key))
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes a new name in a folder durable."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

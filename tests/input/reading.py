@@ -52,6 +52,11 @@ def read_all(injector: mw.Injector) -> list[mw.Record]:
     return records
 
 
+def path_of(partition: str) -> str:
+    """The path in the name of a file's partition."""
+    return partition.rpartition("#")[0]
+
+
 class Follower:
     """Reads what is new at each look, as a driver does."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
+from millwheel.injectors import folder
 from tests.input.reading import Follower, append, jsonl, opened, values, write
 
 Files = mw.injectors.Files
@@ -74,6 +75,20 @@ def test_new_files_are_found(tmp_path: Path) -> None:
     jsonl(tmp_path / "a.jsonl", [{"t": 1}])
     append(tmp_path / "b.jsonl", '{"t": 3}\n')
     assert sorted(record.timestamp for record in follower.look()) == [1, 3]
+
+
+def test_a_folder_that_takes_long_to_look_at_is_looked_at_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jsonl(tmp_path / "a.jsonl", [{"t": 1}])
+    follower = _follower(tmp_path / "*.jsonl")
+    monkeypatch.setattr(folder, "_CHEAP", 0.0)
+    monkeypatch.setattr(folder, "_PAUSE", 1e9)
+    assert values(follower.look()) == [{"t": 1}]
+    jsonl(tmp_path / "b.jsonl", [{"t": 2}])
+    assert follower.look() == []
+    monkeypatch.setattr(folder.time, "monotonic", lambda: float("inf"))
+    assert values(follower.look()) == [{"t": 2}]
 
 
 def test_an_empty_file_that_is_filled_later_is_read(tmp_path: Path) -> None:

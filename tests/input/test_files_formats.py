@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from tests.input.reading import csv_file, jsonl, opened, read_all, values, write
+from tests.input.reading import csv_file, jsonl, opened, path_of, read_all, values, write
 
 Files = mw.injectors.Files
 
@@ -51,7 +51,7 @@ def test_several_files_are_read_each_as_a_partition(tmp_path: Path) -> None:
     jsonl(tmp_path / "b.jsonl.gz", [{"t": 2}])
     csv_file(tmp_path / "c.csv", [["t"], [3]])
     injector = opened(Files(tmp_path / "*", timestamp="t"))
-    assert sorted(Path(name).name for name in injector.poll()) == ["a.jsonl", "b.jsonl.gz", "c.csv"]
+    assert sorted(Path(path_of(name)).name for name in injector.poll()) == ["a.jsonl", "b.jsonl.gz", "c.csv"]
     assert sorted(record.timestamp for record in read_all(injector)) == [1, 2, 3]
 
 
@@ -148,7 +148,7 @@ class TestMistakes:
                 "slack goes with watermark='events', not with 'complete'",
             ),
             ({"watermark": "created", "slack": 5}, "slack goes with watermark='events'"),
-            ({"format": "xml"}, "format is jsonl or csv, not 'xml'"),
+            ({"format": "xml"}, "format is one of jsonl, csv, lines, parquet, not 'xml'"),
             ({"unit": "hours"}, "unit is one of us, ms, s, iso, not 'hours'"),
         ],
     )

@@ -17,7 +17,7 @@ from millwheel.injectors import lines
 from millwheel.master.journal import Partition
 from millwheel.master.planning import Poll, SkewLimit, choose_ranges
 from millwheel.model.pipeline import Source
-from tests.input.reading import opened, values, write
+from tests.input.reading import opened, path_of, values, write
 
 Files = mw.injectors.Files
 
@@ -97,7 +97,9 @@ def test_the_ranges_of_all_epochs_and_tasks_read_each_line_once_and_in_order(
                 for item in sorted(ranges, key=lambda item: item.task):
                     state = partitions["in"][item.partition]
                     assert state.offset == item.start, "a task reads behind one that comes after it"
-                    found[item.partition] += values(injector.read(item.partition, item.start, item.end))
+                    found[path_of(item.partition)] += values(
+                        injector.read(item.partition, item.start, item.end)
+                    )
                     state.offset = item.end
         assert found == expected
 

@@ -41,10 +41,10 @@ class TestComplete:
     def test_a_file_holds_the_watermark_until_it_is_read_to_its_end(self, tmp_path: Path) -> None:
         path = str(jsonl(tmp_path / "a.jsonl", [{"t": 5}, {"t": 6}]))
         injector = opened(Files(path, timestamp="t"))
-        end = injector.poll()[path]
-        assert injector.low_watermark(path, None) == mw.MIN_TIME
-        assert injector.low_watermark(path, end - 9) == mw.MIN_TIME
-        assert injector.low_watermark(path, end) == mw.MAX_TIME
+        ((name, end),) = injector.poll().items()
+        assert injector.low_watermark(name, None) == mw.MIN_TIME
+        assert injector.low_watermark(name, end - 9) == mw.MIN_TIME
+        assert injector.low_watermark(name, end) == mw.MAX_TIME
 
     def test_it_is_the_default_of_a_run_that_ends(self, tmp_path: Path) -> None:
         jsonl(tmp_path / "a.jsonl", [{"t": i} for i in range(1000)])
@@ -135,12 +135,12 @@ class TestCreated:
     ) -> None:
         path = str(jsonl(tmp_path / "a.jsonl", [{"t": 5}]))
         injector = opened(Files(path, timestamp="t", watermark="created"), follow=True)
-        end = injector.poll()[path]
-        assert injector.low_watermark(path, None) == 1_000
-        assert injector.low_watermark(path, end) == mw.MAX_TIME
+        ((name, end),) = injector.poll().items()
+        assert injector.low_watermark(name, None) == 1_000
+        assert injector.low_watermark(name, end) == mw.MAX_TIME
         append(Path(path), '{"t": 6}\n')
         injector.poll()
-        assert injector.low_watermark(path, end) == 1_000
+        assert injector.low_watermark(name, end) == 1_000
 
     def test_the_watermark_never_goes_back_for_a_file_that_comes_late(
         self, tmp_path: Path, births: dict[str, int]

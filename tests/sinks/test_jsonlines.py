@@ -1,9 +1,10 @@
-"""A folder of JSON lines: one file for each epoch and shard, whole or not there, the same when retried."""
+"""A folder of JSON lines: few files, which only grow, by what epochs have written that are committed."""
 
 from __future__ import annotations
 
 import json
 import os
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,13 +38,28 @@ def _record(value: Any, *, key: str = "k", timestamp: int = 1) -> mw.Record:
 
 @pytest.fixture
 def sink(tmp_path: Path) -> mw.sinks.JsonLines:
-    sink = JsonLines(tmp_path / "out")
+    return _begun(JsonLines(tmp_path / "out"))
+
+
+def _begun(sink: mw.sinks.JsonLines, *, origin: str = "a store", epoch: int = 0) -> mw.sinks.JsonLines:
+    """A sink as a driver has opened it, whose store has committed an epoch."""
     sink.open()
+    sink.begin(origin, epoch)
     return sink
 
 
+def _put(sink: mw.sinks.JsonLines, records: list[mw.Record], epoch: int = 1) -> None:
+    """One epoch, of one shard."""
+    sink.write(epoch, 0, records)
+    sink.commit(epoch)
+
+
 def _files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _staged(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / ".staged").iterdir() if path.name != "state")
 
 
 def _written(folder: Path) -> list[Any]:
@@ -56,15 +72,15 @@ class TestFormat:
     def test_a_line_has_the_key_the_timestamp_and_the_value(
         self, sink: mw.sinks.JsonLines, tmp_path: Path
     ) -> None:
-        sink.write(1, 0, [_record({"a": [1, None]}, key="é", timestamp=-5), _record("two")])
+        _put(sink, [_record({"a": [1, None]}, key="é", timestamp=-5), _record("two")])
         assert _written(tmp_path / "out") == [
             {"key": "é", "timestamp": -5, "value": {"a": [1, None]}},
             {"key": "k", "timestamp": 1, "value": "two"},
         ]
 
     def test_every_line_has_an_end_and_no_line_within(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
-        sink.write(1, 0, [_record("with\nline\r\nends\u2028")] * 3)
-        (path,) = (tmp_path / "out").iterdir()
+        _put(sink, [_record("with\nline\r\nends\u2028")] * 3)
+        (path,) = (tmp_path / "out").glob("*.jsonl")
         assert path.read_bytes().count(b"\n") == 3
         assert path.read_bytes().endswith(b"\n")
 
@@ -90,7 +106,7 @@ class TestFormat:
     def test_values_of_every_kind_are_written(
         self, sink: mw.sinks.JsonLines, tmp_path: Path, value: Any, written: Any
     ) -> None:
-        sink.write(1, 0, [_record(value)])
+        _put(sink, [_record(value)])
         assert [line["value"] for line in _written(tmp_path / "out")] == [written]
 
     @pytest.mark.parametrize(
@@ -101,72 +117,216 @@ class TestFormat:
     def test_what_messagepack_carries_and_json_does_not_is_written_in_some_way(
         self, sink: mw.sinks.JsonLines, tmp_path: Path, value: Any
     ) -> None:
-        sink.write(1, 0, [_record(value), _record("behind")])
+        _put(sink, [_record(value), _record("behind")])
         assert [line["value"] for line in _written(tmp_path / "out")][1] == "behind"
 
     def test_a_key_of_any_text_is_written(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
-        sink.write(1, 0, [_record(1, key="\ud800"), _record(2, key="\x00")])
+        _put(sink, [_record(1, key="\ud800"), _record(2, key="\x00")])
         assert [line["value"] for line in _written(tmp_path / "out")] == [1, 2]
 
     def test_the_records_of_a_folder_can_be_read_back(self, sink: mw.sinks.JsonLines) -> None:
         records = [_record({"n": i}, key=f"k{i}", timestamp=i) for i in range(5)]
         sink.write(2, 0, records[2:])
         sink.write(1, 7, records[:2])
+        sink.commit(2)
         assert list(sink.records()) == records
 
 
 class TestIdempotence:
-    def test_a_retry_writes_the_same_file_again(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+    def test_a_retry_of_an_epoch_replaces_what_it_wrote(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
         for _ in range(3):
             sink.write(4, 2, [_record("a"), _record("b")])
+        sink.commit(4)
         assert [line["value"] for line in _written(tmp_path / "out")] == ["a", "b"]
-        assert len(_files(tmp_path / "out")) == 1
 
-    def test_every_epoch_and_shard_has_its_own_file(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+    def test_nothing_is_seen_of_an_epoch_that_is_not_committed(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        sink.write(1, 0, [_record("a")])
+        sink.write(2, 0, [_record("b")])
+        assert _files(tmp_path / "out") == []
+        sink.commit(1)
+        assert [record.value for record in sink.records()] == ["a"]
+
+    def test_an_epoch_that_is_told_twice_is_added_once(self, sink: mw.sinks.JsonLines) -> None:
+        for _ in range(2):
+            _put(sink, [_record("a")])
+        assert [record.value for record in sink.records()] == ["a"]
+
+    def test_what_a_straggler_writes_of_a_former_epoch_is_not_added(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        _put(sink, [_record("a")], 1)
+        _put(sink, [_record("b")], 2)
+        sink.write(1, 0, [_record("a")])
+        _put(sink, [_record("c")], 3)
+        sink.close()
+        assert [record.value for record in sink.records()] == ["a", "b", "c"]
+        assert _staged(tmp_path / "out") == []
+
+    def test_every_epoch_and_shard_is_added(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
         for epoch in (1, 2):
             for shard in (0, 1, 1 << 20, (1 << 20) + 1):
                 sink.write(epoch, shard, [_record([epoch, shard])])
-        assert len(_files(tmp_path / "out")) == 8
+            sink.commit(epoch)
         assert len(_written(tmp_path / "out")) == 8
 
-    def test_another_process_that_retries_replaces_the_file(
+    def test_another_process_that_retries_replaces_what_was_staged(
         self, sink: mw.sinks.JsonLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sink.write(1, 0, [_record("a")])
         monkeypatch.setattr(os, "getpid", lambda: 99_999_999)
         sink.write(1, 0, [_record("a")])
-        assert len(_files(tmp_path / "out")) == 1
+        assert len(_staged(tmp_path / "out")) == 1
 
-    def test_epochs_sort_by_name_as_they_do_by_number(self, sink: mw.sinks.JsonLines) -> None:
+    def test_epochs_are_added_in_their_order(self, sink: mw.sinks.JsonLines) -> None:
         for epoch in (2, 10, 9, 100):
             sink.write(epoch, 0, [_record(epoch)])
+        sink.commit(100)
         assert [record.value for record in sink.records()] == [2, 9, 10, 100]
 
 
+class TestFiles:
+    def test_an_hour_of_short_epochs_leaves_one_file(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
+        """As many epochs as a test has time for: what counts is that their number does not matter."""
+        for epoch in range(1, 201):
+            _put(sink, [_record(epoch)], epoch)
+        sink.close()
+        assert _files(tmp_path / "out") == ["part-0000000001.jsonl"]
+        assert _staged(tmp_path / "out") == []
+        assert [record.value for record in sink.records()] == list(range(1, 201))
+
+    def test_a_file_of_some_size_is_followed_by_another(self, tmp_path: Path) -> None:
+        sink = _begun(JsonLines(tmp_path / "out", file_size=1_000))
+        for epoch in range(1, 51):
+            _put(sink, [_record("x" * 60)], epoch)
+        sizes = [path.stat().st_size for path in sorted((tmp_path / "out").glob("*.jsonl"))]
+        assert len(sizes) > 3
+        assert all(1_000 <= size < 1_200 for size in sizes[:-1])
+        assert len(list(sink.records())) == 50
+
+    def test_files_only_grow(self, tmp_path: Path) -> None:
+        sink = _begun(JsonLines(tmp_path / "out", file_size=300))
+        seen: dict[str, bytes] = {}
+        for epoch in range(1, 31):
+            _put(sink, [_record(epoch)], epoch)
+            if epoch % 7 == 0:
+                sink = _begun(JsonLines(tmp_path / "out", file_size=300), epoch=epoch)
+            now = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
+            assert all(now[name].startswith(data) for name, data in seen.items())
+            seen = now
+        assert [record.value for record in sink.records()] == list(range(1, 31))
+
+    def test_a_new_store_adds_to_what_another_one_left(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        _put(sink, [_record("first")])
+        sink.close()
+        sink.write(2, 0, [_record("never committed")])
+        other = _begun(JsonLines(tmp_path / "out"), origin="another store")
+        _put(other, [_record("second")])
+        assert [record.value for record in other.records()] == ["first", "second"]
+
+    def test_a_driver_that_was_taken_over_changes_nothing_any_more(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        from millwheel.sinks.segments import Segments
+
+        old, new = Segments(tmp_path / "out"), Segments(tmp_path / "out")
+        old.begin("a store", 0, 1_000)
+        sink.write(1, 0, [_record("a")])
+        old.commit(1)
+        new.begin("a store", 1, 1_000)
+        with pytest.raises(mw.MillWheelError, match="another driver writes to"):
+            old.close()
+        sink.write(2, 0, [_record("b")])
+        new.commit(2)
+        assert [record.value for record in sink.records()] == ["a", "b"]
+
+
+class TestCrash:
+    """The driver is gone at each point of adding an epoch; the next one makes it whole."""
+
+    @pytest.mark.parametrize("keep", [0, 1, 20, 10_000], ids=lambda keep: f"{keep} bytes came through")
+    def test_what_was_half_added_is_added_to_its_end(self, tmp_path: Path, keep: int) -> None:
+        sink = _begun(JsonLines(tmp_path / "out"))
+        _put(sink, [_record("before")], 1)
+        sink.close()
+        _begun(JsonLines(tmp_path / "out"), epoch=1)
+        for epoch in (2, 3):
+            sink.write(epoch, 0, [_record([epoch, i]) for i in range(3)])
+        (path,) = (tmp_path / "out").glob("*.jsonl")
+        staged = sorted((tmp_path / "out" / ".staged").glob("0*"))
+        whole = b"".join(item.read_bytes() for item in staged)
+        with open(path, "ab") as file:
+            file.write(whole[:keep])
+        again = _begun(JsonLines(tmp_path / "out"), epoch=3)
+        assert [record.value for record in again.records()] == ["before"] + [
+            [epoch, i] for epoch in (2, 3) for i in range(3)
+        ]
+
+    def test_what_a_lost_power_spoilt_is_written_again(self, tmp_path: Path) -> None:
+        sink = _begun(JsonLines(tmp_path / "out"))
+        _put(sink, [_record("before")], 1)
+        sink.close()
+        sink.write(2, 0, [_record("behind")])
+        (path,) = (tmp_path / "out").glob("*.jsonl")
+        with open(path, "ab") as file:
+            file.write(b"\x00" * 4_096)
+        again = _begun(JsonLines(tmp_path / "out"), epoch=2)
+        assert [record.value for record in again.records()] == ["before", "behind"]
+
+    def test_a_last_line_that_is_half_there_is_not_read(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        _put(sink, [_record("a")])
+        with open(tmp_path / "out" / "part-0000000001.jsonl", "ab") as file:
+            file.write(b'{"key": "half')
+        assert [record.value for record in sink.records()] == ["a"]
+
+    def test_a_disk_that_is_full_while_an_epoch_is_added_loses_nothing(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from millwheel.sinks.segments import Segments
+
+        _put(sink, [_record("a")], 1)
+        sink.write(2, 0, [_record("b")])
+
+        def full(self: Any, data: bytes) -> None:
+            self._open().write(data[:5])
+            self._open().flush()
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Segments, "_add", full)
+            with pytest.raises(OSError, match="No space left"):
+                sink.commit(2)
+        sink.close()
+        again = _begun(JsonLines(tmp_path / "out"), epoch=2)
+        assert [record.value for record in again.records()] == ["a", "b"]
+
+
 class TestAtomicity:
-    def test_a_write_that_fails_before_its_end_leaves_no_file_for_readers(
+    def test_a_write_that_fails_before_its_end_leaves_nothing(
         self, sink: mw.sinks.JsonLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*arguments: Any) -> None:
             raise OSError("the disk went away")
 
-        monkeypatch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="the disk went away"):
-            sink.write(1, 0, [_record("a")])
-        assert list((tmp_path / "out").glob("*.jsonl")) == []
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fail)
+            with pytest.raises(OSError, match="the disk went away"):
+                sink.write(1, 0, [_record("a")])
+        sink.commit(1)
         assert list(sink.records()) == []
 
-    def test_a_value_that_cannot_be_written_leaves_the_former_file(
-        self, sink: mw.sinks.JsonLines, tmp_path: Path
-    ) -> None:
+    def test_a_value_that_cannot_be_written_leaves_what_was_staged(self, sink: mw.sinks.JsonLines) -> None:
         sink.write(1, 0, [_record("a")])
         with pytest.raises(TypeError):
             sink.write(1, 0, [_record("b"), _record(object())])
-        assert [line["value"] for line in _written(tmp_path / "out")] == ["a"]
-
-    def test_files_that_are_not_whole_are_not_read(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
-        sink.write(1, 0, [_record("a")])
-        (tmp_path / "out" / ".part-0000000002-00000000.jsonl.123").write_text('{"key": "half')
+        sink.commit(1)
         assert [record.value for record in sink.records()] == ["a"]
 
 
@@ -220,9 +380,11 @@ _values = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.text(), st.integers(-(2**63), 2**63 - 1), _values), max_size=5))
-def test_every_json_value_comes_back(sink: mw.sinks.JsonLines, entries: list[tuple[str, int, Any]]) -> None:
+def test_every_json_value_comes_back(tmp_path: Path, entries: list[tuple[str, int, Any]]) -> None:
     records = [mw.Record(value=value, timestamp=time, key=key) for key, time, value in entries]
-    sink.write(1, 0, records)
+    folder = tempfile.mkdtemp(dir=tmp_path)
+    sink = _begun(JsonLines(folder))
+    _put(sink, records)
     assert list(sink.records()) == records
 
 

@@ -1,0 +1,279 @@
+"""Records that come by HTTP: a POST is answered when they are durable in a log of the injector's own."""
+
+from __future__ import annotations
+
+import hmac
+import http.server
+import ipaddress
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from millwheel.errors import InputError
+from millwheel.injectors.lines import UNITS, BadLine, Reader, Unit, to_time
+from millwheel.injectors.log import Log, LogFull, pieces
+from millwheel.model.injector import Injector, Offset, RecordBatch
+from millwheel.model.record import Record
+from millwheel.model.time import DAY, MIN_TIME, MINUTE, SECOND
+
+_PARTITION = "log"
+_SLACK = 10 * SECOND  # that records may be out of order, where the user says nothing
+_MAX_BODY = 8 << 20  # bytes of one POST
+_MAX_PENDING = 256 << 20  # bytes that wait to be injected before callers are told to wait
+_LINE = 100  # bytes of a record, before any was seen; it sizes epochs, nothing else
+_TIMEOUT = 30  # seconds that a caller may take to send what it announced
+
+
+class Http(Injector):
+    """Listens on a port: a POST of a JSON object, or of an array of them, injects records.
+
+    200 says that all of them are durable in the injector's log; 400 that one is bad, with the reason, and
+    that none was taken; 413 that the body is larger than ``max_body`` bytes; 429 that ``max_pending`` bytes
+    wait already; 503 that the log cannot be written. A caller that got no answer sends again: with ``id``,
+    a record that comes twice is processed once.
+
+    ``timestamp`` names the field with the event time, in ``unit``; without it, it is the time of arrival,
+    and the value may be any JSON. It listens on loopback; wider (``host="0.0.0.0"``) only with a ``token``,
+    which callers give as ``Authorization: Bearer TOKEN``. Put a proxy that speaks TLS before it.
+
+    The log is in ``log``, and is removed as it is committed. Such an injector is never exhausted.
+    """
+
+    bounded = False
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        timestamp: str | None = None,
+        id: str | None = None,
+        unit: Unit = "us",
+        slack: int = _SLACK,
+        idle_after: int | None = MINUTE,
+        max_body: int = _MAX_BODY,
+        max_pending: int = _MAX_PENDING,
+        log: str | os.PathLike[str] | None = None,
+        id_retention: int = DAY,
+    ) -> None:
+        if unit not in UNITS:
+            raise InputError(f"Http: unit is one of {', '.join(UNITS)}, not {unit!r}")
+        if not token and not _is_loopback(host):
+            raise InputError(f"Http: whoever listens on {host} needs a token=, which callers must give")
+        self._port = port
+        self._host = host
+        self._token = token
+        self._timestamp = timestamp
+        self._id = id
+        self._unit: Unit = unit
+        self._max_body = max_body
+        self._max_pending = max_pending
+        self._given = None if log is None else Path(log).absolute()
+        self._folder = Path()
+        self._length = _LINE
+        self._log: Log | None = None
+        self._server: http.server.ThreadingHTTPServer | None = None
+        self.slack = slack
+        self.idle_after = idle_after
+        self.id_retention = id_retention
+
+    def __repr__(self) -> str:
+        return f"Http({self._port}, host={self._host!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs: where the log is, and not the token."""
+        return {**self.__dict__, "_log": None, "_server": None, "_token": None}
+
+    @property
+    def port(self) -> int:
+        """Where it listens; of interest where it was made with port 0."""
+        return self._server.server_address[1] if self._server is not None else self._port
+
+    def begin(self, origin: str, name: str) -> None:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        self._folder = self._given or state / "millwheel" / "http" / origin / name.replace("/", "%2F")
+        self._log = Log(self._folder, self._max_pending)
+        try:
+            self._server = http.server.ThreadingHTTPServer((self._host, self._port), _handler(self))
+        except OSError as error:
+            self._log.close()
+            raise InputError(f"{self!r}: it cannot listen there ({error})") from error
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="millwheel-http", daemon=True).start()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._log is not None:
+            self._log.close()
+        self._server = self._log = None
+
+    def poll(self) -> Mapping[str, Offset]:
+        assert self._log is not None
+        return {_PARTITION: self._log.durable or None}
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        return MIN_TIME
+
+    def commit(self, offsets: Mapping[str, Offset]) -> None:
+        position = offsets.get(_PARTITION)
+        if self._log is None or not position:
+            return
+        if position > self._log.durable:
+            raise InputError(
+                f"{self!r}: its log in {self._folder} was lost, or is another one's: it ends at "
+                f"{self._log.durable:,}, and {position:,} bytes were read; bring it back, or take a new store"
+            )
+        self._log.release(position)
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        target = (start or 0) + records * self._length
+        return end if target >= end else min(end, self._line_end(target))
+
+    def _line_end(self, target: int) -> int:
+        for path, begin, first, _ in pieces(self._folder, target, target + 1):
+            with open(path, "rb") as file:
+                file.seek(first - begin)
+                file.readline()
+                return begin + file.tell()
+        return target
+
+    def size(self, partition: str, start: Offset, end: Offset) -> int:
+        length: int = (end or 0) - (start or 0)
+        return max(length // self._length, 1)
+
+    def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        reader = Reader(self._timestamp or "t", self._id, self._unit if self._timestamp else "us", "jsonl")
+        for path, begin, first, last in pieces(self._folder, start or 0, end):
+            for batch in reader.batches(path, first - begin, last - begin):
+                if self._timestamp is None:
+                    values = [value["v"] for value in batch.values]
+                    batch = RecordBatch(batch.timestamps, values, batch.ids, None, batch.bad)
+                yield batch
+
+    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
+        for batch in self.read_batches(partition, start, end):
+            ids = batch.ids or [None] * len(batch.values)
+            for value, stamp, id in zip(batch.values, batch.timestamps, ids, strict=True):
+                yield Record(value, stamp, id=id)
+
+    def take(self, body: bytes) -> int:
+        """Makes the records of a body durable; how many there were. A `BadLine` says what is wrong."""
+        try:
+            found = orjson.loads(body)
+        except ValueError as error:
+            raise BadLine(f"the body is not JSON ({error})") from None
+        records = found if isinstance(found, list) else [found]
+        if not records:
+            return 0
+        lines = []
+        for number, record in enumerate(records):
+            try:
+                lines.append(self._line(record))
+            except BadLine as error:
+                raise BadLine(f"record {number}: {error}") from None
+        assert self._log is not None
+        self._log.append(b"".join(lines))
+        self._length = max(sum(map(len, lines)) // len(lines), 1)
+        return len(records)
+
+    def _line(self, record: Any) -> bytes:
+        if self._timestamp is None:
+            line: dict[str, Any] = {"t": time.time_ns() // 1_000, "v": record}
+            if self._id is not None:
+                line[self._id] = self._checked_id(record)
+            return orjson.dumps(line) + b"\n"
+        if not isinstance(record, dict):
+            raise BadLine(f"it is a {type(record).__name__}, not an object with fields")
+        if self._timestamp not in record:
+            raise BadLine(f"it has no timestamp field {self._timestamp!r}")
+        stamp = to_time(record[self._timestamp], self._unit, self._timestamp, text=False)
+        if not -(2**63) < stamp < 2**63:
+            raise BadLine(f"the timestamp field {self._timestamp!r} is out of the range of 64 bits")
+        if self._id is not None:
+            self._checked_id(record)
+        return orjson.dumps(record) + b"\n"
+
+    def _checked_id(self, record: Any) -> str | int:
+        if not isinstance(record, dict) or self._id not in record:
+            raise BadLine(f"it has no ID field {self._id!r}")
+        id = record[self._id]
+        if isinstance(id, bool) or not isinstance(id, str | int):
+            raise BadLine(f"the ID field {self._id!r} is {id!r}: an ID is a text or an integer")
+        return id
+
+    def admits(self, authorization: str | None) -> bool:
+        """Whether a caller may send."""
+        if not self._token:
+            return True
+        given = (authorization or "").encode("utf-8", "surrogateescape")
+        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
+
+
+def _handler(injector: Http) -> type[http.server.BaseHTTPRequestHandler]:
+    limit = injector._max_body
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        server_version = "millwheel"
+        sys_version = ""
+        timeout = _TIMEOUT
+
+        def do_POST(self) -> None:
+            if not injector.admits(self.headers.get("Authorization")):
+                return self._refuse(401, "a token is needed: Authorization: Bearer TOKEN")
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal():
+                return self._refuse(411, "the length of the body is needed: Content-Length")
+            if int(length) > limit:
+                return self._refuse(413, f"the body is larger than {limit:,} bytes: send fewer at once")
+            body = self.rfile.read(int(length))
+            if len(body) < int(length):
+                return self._refuse(400, "the body is shorter than its Content-Length")
+            try:
+                return self._answer(200, {"accepted": injector.take(body)})
+            except BadLine as error:
+                return self._answer(400, {"error": str(error)})
+            except LogFull as error:
+                return self._answer(429, {"error": str(error)}, {"Retry-After": "1"})
+            except OSError as error:
+                return self._answer(503, {"error": f"the log cannot be written ({error.strerror})"})
+
+        def do_GET(self) -> None:
+            self._refuse(405, "records are sent with POST")
+
+        def _refuse(self, status: int, reason: str) -> None:
+            """Answers without having read the body, so the connection cannot be used again."""
+            self.close_connection = True
+            self._answer(status, {"error": reason}, {"Connection": "close"})
+
+        def _answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
+            data = orjson.dumps(value)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            for name, text in (headers or {}).items():
+                self.send_header(name, text)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Says nothing: a line for each request would drown everything else."""
+
+    return Handler
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

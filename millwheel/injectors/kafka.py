@@ -1,0 +1,286 @@
+"""Topics of Kafka. A partition of a topic is a partition, its offset Kafka's own.
+
+The offsets that count are those in the store, journaled with the epoch; those that are committed to Kafka
+after it are for people and tools that look at the group's lag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from millwheel.errors import InputError
+from millwheel.injectors.lines import UNITS, Unit
+from millwheel.injectors.messages import Convert, Converter, Cursor
+from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
+from millwheel.model.record import Record
+from millwheel.model.secrets import hide, is_secret
+from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
+
+logger = logging.getLogger("millwheel.kafka")
+
+_SLACK = 10 * SECOND  # that messages of one partition may be out of order, where the user says nothing
+_PATIENCE = 60.0  # seconds that brokers may be away
+_LOOK_EVERY = 30.0  # seconds between looks for new partitions
+_BACKOFF_MS = 1_000  # between attempts to connect: ten seconds, as by default, make a restart long
+_FETCH_WAIT_MS = 50  # that a broker waits for more: a range that ends in a transaction's marker takes as long
+_AGAIN = 0.1  # seconds between two questions to brokers that are away
+_REQUEST = 5.0  # seconds that one request may take: the driver does nothing else meanwhile
+
+
+class Kafka(Injector):
+    """Injects the messages of one topic or several.
+
+    ``servers`` is the list of brokers (``host:port,host:port``), ``settings`` what else the client needs
+    (``security.protocol``, ``sasl.password`` ...). ``value`` says what a message becomes: ``json`` (the
+    default), ``text``, ``bytes``, or a function of a `Message` (topic, partition, offset, key, value,
+    timestamp, headers) that returns a value, a `Record`, or None for a message that is none.
+
+    A record's key is the message's key, for `by_key`. Its timestamp is the message's, or with ``timestamp``
+    that field of the value, in ``unit``. The watermark of a partition stays ``slack`` behind its newest
+    timestamp; one that is silent for ``idle_after`` (of wall time) holds the watermark no more.
+
+    Each message is injected once, whatever crashes. Only messages of committed transactions are read.
+    Brokers that go away are waited for, for ``patience`` seconds. A topic that disappears, or is made anew,
+    and messages that were deleted before they were read, are errors that say so.
+
+    `millwheel.start` follows the topic; `millwheel.run` reads to where it ends when the run begins.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        topic: str | Sequence[str],
+        *,
+        value: Convert = "json",
+        timestamp: str | None = None,
+        unit: Unit = "us",
+        id: str | None = None,
+        group: str | None = "millwheel",
+        slack: int = _SLACK,
+        idle_after: int | None = MINUTE,
+        follow: bool | None = None,
+        errors: Errors = "stop",
+        id_retention: int = DAY,
+        patience: float = _PATIENCE,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if unit not in UNITS:
+            raise InputError(f"Kafka: unit is one of {', '.join(UNITS)}, not {unit!r}")
+        if value not in ("json", "text", "bytes") and not callable(value):
+            raise InputError(f"Kafka: value is json, text, bytes or a function of a Message, not {value!r}")
+        self._servers = servers
+        self._topics = [topic] if isinstance(topic, str) else list(topic)
+        self._convert = Converter(value, timestamp, unit, id)
+        self._group = group
+        self._follow = follow
+        self._patience = patience
+        self._settings = dict(settings or {})
+        self.slack = slack
+        self.idle_after = idle_after
+        self.errors = errors
+        self.id_retention = id_retention
+        self._begin()
+
+    def _begin(self) -> None:
+        self._client: Any = None
+        self._consumer: Any = None
+        self._partitions: list[tuple[str, int]] = []
+        self._looked = 0.0
+        self._away_since: float | None = None
+        self._lows: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._read: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"Kafka({self._servers!r}, {', '.join(self._topics)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs: no client, and nothing that only the driver knows."""
+        state = dict(self.__dict__)
+        for name in ("_client", "_consumer", "_lows", "_ends", "_read", "_partitions"):
+            state.pop(name)
+        return state
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self._servers,
+            "allow.auto.create.topics": False,
+            "reconnect.backoff.max.ms": _BACKOFF_MS,
+            "fetch.wait.max.ms": _FETCH_WAIT_MS,
+            **self._settings,
+            "group.id": self._group or "millwheel",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        }
+
+    def open(self, *, follow: bool) -> None:
+        kafka = import_kafka()
+        self.bounded = not (follow if self._follow is None else self._follow)
+        self._begin()
+        backoff = {"reconnect.backoff.max.ms": _BACKOFF_MS}
+        plain = {"bootstrap.servers": self._servers, **backoff, **self._settings}
+        try:
+            self._client = kafka.admin.AdminClient(plain, logger=logger)
+            self._consumer = kafka.Consumer(self._config(), logger=logger)
+            self._look(patience=self._patience)
+        except kafka.KafkaException as error:
+            raise self._error(error) from None
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._client = self._consumer = None
+
+    def _look(self, patience: float = _REQUEST) -> None:
+        """Which partitions there are."""
+        found = []
+        for topic in self._topics:
+            metadata = self._consumer.list_topics(topic, timeout=patience).topics[topic]
+            if metadata.error is not None:
+                raise InputError(f"{self!r}: there is no topic {topic!r} ({metadata.error.str()})")
+            found += [(topic, number) for number in sorted(metadata.partitions)]
+        self._partitions = found
+        self.expected = [_name(*place) for place in found]
+        self._looked = time.monotonic()
+
+    def poll(self) -> Mapping[str, Offset]:
+        kafka = import_kafka()
+        while not (self.bounded and self._ends):
+            try:
+                if time.monotonic() - self._looked > _LOOK_EVERY:
+                    self._look()
+                self._ask()
+                self._away_since = None
+            except kafka.KafkaException as error:
+                self._away(error)
+                if self.bounded:  # a run that does not know where the topic ends cannot begin
+                    time.sleep(_AGAIN)
+                    continue
+            break
+        return self._shown()
+
+    def _shown(self) -> dict[str, Offset]:
+        """Of a partition with nothing in it, only that it is there."""
+        return {name: end if end > self._lows[name] else None for name, end in self._ends.items()}
+
+    def _ask(self) -> None:
+        kafka = import_kafka()
+        fresh = [place for place in self._partitions if _name(*place) not in self._lows]
+        options = {"isolation_level": kafka.IsolationLevel.READ_COMMITTED, "request_timeout": _REQUEST}
+
+        def ask(places: list[tuple[str, int]], spec: Any) -> dict[str, int]:
+            wanted = {kafka.TopicPartition(*place): spec for place in places}
+            answers = self._client.list_offsets(wanted, **options)
+            return {_name(p.topic, p.partition): answer.result().offset for p, answer in answers.items()}
+
+        if fresh:
+            self._lows.update(ask(fresh, kafka.admin.OffsetSpec.earliest()))
+        ends = ask(self._partitions, kafka.admin.OffsetSpec.latest())
+        for name, end in ends.items():
+            known = max(self._read.get(name, 0), self._ends.get(name, 0))
+            if end < known:
+                raise kafka.KafkaException(
+                    kafka.KafkaError(
+                        kafka.KafkaError.OFFSET_OUT_OF_RANGE,
+                        f"{name} ends at {end:,}, and was read to {known:,}: was the topic made anew?",
+                    )
+                )
+        self._ends.update(ends)
+
+    def _away(self, error: Any) -> None:
+        """Brokers are away, or a leader is: what is known stays, for some time."""
+        kafka = import_kafka()
+        if error.args[0].code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+            with contextlib.suppress(kafka.KafkaException):
+                self._look()
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            logger.warning("%s", self._error(error))
+        if now - self._away_since > self._patience:
+            raise self._error(error) from None
+
+    def _error(self, error: Any) -> InputError:
+        secrets = [str(value) for name, value in self._settings.items() if is_secret(name)]
+        return InputError(f"{self!r}: {hide(error.args[0].str(), secrets)}")
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        end = self._ends.get(partition, 0)
+        if self.bounded and (offset or self._lows.get(partition, 0)) >= end:
+            return MAX_TIME
+        return MIN_TIME
+
+    def commit(self, offsets: Mapping[str, Offset]) -> None:
+        kafka = import_kafka()
+        known = {name: offset for name, offset in offsets.items() if offset is not None}
+        self._read.update(known)
+        if self._group is None or self._consumer is None or not known:
+            return
+        places = [kafka.TopicPartition(*_parse(name), offset) for name, offset in known.items()]
+        try:
+            self._consumer.commit(offsets=places, asynchronous=True)
+        except kafka.KafkaException as error:
+            logger.warning("offsets could not be committed to Kafka: %s", self._error(error))
+
+    @property
+    def lag(self) -> dict[str, int]:
+        """By partition: messages that are there and not read yet; in the driver."""
+        return {name: self.size(name, self._read.get(name), end) for name, end in self._ends.items()}
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        first = self._lows.get(partition, 0) if start is None else start
+        return min(end, max(first, 0) + records)
+
+    def size(self, partition: str, start: Offset, end: Offset) -> int:
+        first: int = self._lows.get(partition, 0) if start is None else start
+        return max((end or 0) - first, 0)
+
+    def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        place = (self._servers, self._group, repr(sorted(self._settings.items())), partition)
+        cursor = _cursors.get(place)
+        if cursor is None:
+            cursor = _cursors[place] = Cursor(self._config(), *_parse(partition))
+        try:
+            for messages in cursor.read(start, end, self._patience):
+                yield self._convert(messages)
+        except InputError as error:
+            _cursors.pop(place, None)
+            secrets = [str(value) for name, value in self._settings.items() if is_secret(name)]
+            raise InputError(f"{self!r}: {hide(error, secrets)}") from None
+
+    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
+        for batch in self.read_batches(partition, start, end):
+            ids = batch.ids or [None] * len(batch.values)
+            keys = batch.keys or [""] * len(batch.values)
+            for value, stamp, id, key in zip(batch.values, batch.timestamps, ids, keys, strict=True):
+                yield Record(value, stamp, key, id=id)
+
+
+_cursors: dict[tuple[Any, ...], Cursor] = {}
+
+
+def _name(topic: str, partition: int) -> str:
+    return f"{topic}/{partition}"
+
+
+def _parse(name: str) -> tuple[str, int]:
+    topic, _, partition = name.rpartition("/")
+    return topic, int(partition)
+
+
+def import_kafka() -> Any:
+    """The package confluent_kafka, or an `InputError` that says how to get it."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as error:
+        raise InputError(
+            f"Kafka needs confluent-kafka, which cannot be imported ({error}): "
+            "pip install 'millwheel-spark[kafka]'"
+        ) from error
+    return confluent_kafka

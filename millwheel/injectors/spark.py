@@ -1,0 +1,282 @@
+"""DataFrames of Spark as injectors: a bounded one, and any that Structured Streaming can read.
+
+Tasks cannot ask Spark for rows, and a source may not give the same rows twice. So the driver has Spark write
+the rows to a *spool*, a folder of Parquet files, and tasks read that, through Arrow.
+
+    SPOOL/checkpoint/           Structured Streaming's own: which rows belong to which batch
+    SPOOL/batch-0000000007/     a batch, whole or not there; emptied once its epoch is committed
+"""
+
+from __future__ import annotations
+
+import glob as globbing
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from millwheel.errors import InputError
+from millwheel.injectors import parquet
+from millwheel.injectors.lines import UNITS, Unit
+from millwheel.injectors.table import check_columns
+from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
+from millwheel.model.record import Record
+from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
+
+_SLACK = 10 * SECOND  # that rows of a stream may be out of order, where the user says nothing
+_KEPT = 100  # batches whose empty folders stay: Structured Streaming asks again for the last one only
+
+
+class _Spooled(Injector):
+    """Rows in files of a spool. Offsets count batches; file i of a batch belongs to partition i modulo n."""
+
+    in_turn = True
+
+    def __init__(
+        self,
+        frame: Any,
+        timestamp: str,
+        id: str | None,
+        unit: Unit,
+        spool: str | os.PathLike[str] | None,
+        errors: Errors,
+        id_retention: int,
+    ) -> None:
+        if unit not in UNITS:
+            raise InputError(f"{type(self).__name__}: unit is one of {', '.join(UNITS)}, not {unit!r}")
+        columns = getattr(frame, "columns", None)
+        if columns is None:
+            raise InputError(f"{type(self).__name__} takes a DataFrame of Spark, not {frame!r}")
+        check_columns(list(columns), {"timestamp": timestamp, "ID": id}, "the DataFrame")
+        self._frame = frame
+        self._timestamp = timestamp
+        self._id = id
+        self._unit = unit
+        self._given = None if spool is None else Path(spool).absolute()
+        self._spool = Path()
+        self._parts = 1
+        self._rows: dict[int, list[int]] = {}
+        self.errors = errors
+        self.id_retention = id_retention
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._timestamp!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs: where the files are, and not the DataFrame."""
+        return {**self.__dict__, "_frame": None, "_query": None, "_rows": {}}
+
+    def begin(self, origin: str, name: str) -> None:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        self._spool = self._given or state / "millwheel" / "spool" / origin / name.replace("/", "%2F")
+        self._spool.mkdir(parents=True, exist_ok=True)
+        parts = self._spool / "partitions"
+        if not parts.exists():
+            count = self._frame.sparkSession.sparkContext.defaultParallelism
+            staged = parts.with_name(".partitions")
+            staged.write_text(str(count))
+            staged.replace(parts)
+        self._parts = int(parts.read_text())
+        self._rows = {}
+
+    def _batches(self) -> int:
+        """How many batches there are, those that were read already among them."""
+        return max(self._numbers(), default=-1) + 1
+
+    def _numbers(self) -> list[int]:
+        found = [name.partition("batch-") for name in os.listdir(self._spool)]
+        return [int(number) for before, mark, number in found if mark and not before]
+
+    def _batch(self, number: int) -> Path:
+        return self._spool / f"batch-{number:010d}"
+
+    def _files(self, partition: str, number: int) -> list[str]:
+        found = sorted(globbing.glob(f"{globbing.escape(os.fspath(self._batch(number)))}/*.parquet"))
+        return found[int(partition) :: self._parts]
+
+    def _count(self, partition: str, number: int) -> int:
+        """How many rows a batch has for a partition."""
+        if number not in self._rows:
+            parts = map(str, range(self._parts))
+            self._rows[number] = [sum(map(parquet.rows, self._files(part, number))) for part in parts]
+        return self._rows[number][int(partition)]
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        found = 0
+        for number in range(start or 0, end):
+            found += self._count(partition, number)
+            if found >= records:
+                return number + 1
+        return end
+
+    def size(self, partition: str, start: Offset, end: Offset) -> int:
+        return sum(self._count(partition, number) for number in range(start or 0, end))
+
+    def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        for number in range(start or 0, end):
+            if not self._batch(number).is_dir():
+                raise InputError(f"the spool {self._spool} has lost batch {number}, which was not read yet")
+            for path in self._files(partition, number):
+                rows = parquet.rows(path)
+                yield from parquet.batches(path, 0, rows, self._timestamp, self._id, self._unit)
+
+    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
+        for batch in self.read_batches(partition, start, end):
+            ids = batch.ids or [None] * len(batch.values)
+            for value, time, id in zip(batch.values, batch.timestamps, ids, strict=True):
+                yield Record(value, time, id=id)
+
+    def poll(self) -> Mapping[str, Offset]:
+        end = self._batches()
+        return {str(part): end or None for part in range(self._parts)}
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        return MAX_TIME if self.bounded and (offset or 0) >= self._batches() else MIN_TIME
+
+    def _publish(self, frame: Any, number: int) -> None:
+        """Writes a batch, which appears whole; one that is there already is left as it is."""
+        if self._batch(number).is_dir():
+            return
+        staged = self._spool / ".staged"
+        frame.write.mode("overwrite").parquet(os.fspath(staged))
+        staged.rename(self._batch(number))
+
+
+class SparkTable(_Spooled):
+    """Injects the rows of a bounded DataFrame: backfill, with the code that runs live.
+
+    A value is a dict of the columns; ``timestamp`` names the one with the event time (of a type of time, or
+    in ``unit``), ``id`` one whose value names a record, if there is one. The watermark moves when all is
+    read. The rows are written to ``spool`` when the pipeline first starts, and read from there: a restart
+    goes on with the same rows, whatever the DataFrame would give now.
+    """
+
+    def __init__(
+        self,
+        frame: Any,
+        *,
+        timestamp: str,
+        id: str | None = None,
+        unit: Unit = "us",
+        spool: str | os.PathLike[str] | None = None,
+        errors: Errors = "stop",
+        id_retention: int = DAY,
+    ) -> None:
+        super().__init__(frame, timestamp, id, unit, spool, errors, id_retention)
+        if getattr(frame, "isStreaming", False):
+            raise InputError("SparkTable takes a bounded DataFrame: a streaming one is for SparkStream")
+
+    def begin(self, origin: str, name: str) -> None:
+        super().begin(origin, name)
+        self._publish(self._frame, 0)
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        """Offsets of a table count rows: it may be too large for one epoch."""
+        return min(end, (start or 0) + records)
+
+    def size(self, partition: str, start: Offset, end: Offset) -> int:
+        length: int = end - (start or 0)
+        return length
+
+    def poll(self) -> Mapping[str, Offset]:
+        return {str(part): self._count(str(part), 0) or None for part in range(self._parts)}
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        return MAX_TIME if (offset or 0) >= self._count(partition, 0) else MIN_TIME
+
+    def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        first, begin = 0, start or 0
+        for path in self._files(partition, 0):
+            last = first + parquet.rows(path)
+            if first < end and last > begin:
+                yield from parquet.batches(
+                    path,
+                    max(begin - first, 0),
+                    min(end, last) - first,
+                    self._timestamp,
+                    self._id,
+                    self._unit,
+                )
+            first = last
+
+
+class SparkStream(_Spooled):
+    """Injects the rows of a streaming DataFrame: whatever Structured Streaming has a source for.
+
+    A value is a dict of the columns; ``timestamp`` and ``id`` as in `SparkTable`. The watermark stays
+    ``slack`` behind the newest timestamp; a partition that is silent for ``idle_after`` holds it no more.
+
+    Each row is injected once, across restarts, as far as the source can be read again from Structured
+    Streaming's checkpoint, which is in ``spool``. `millwheel.run` takes what is there when it begins.
+    """
+
+    in_turn = False
+
+    def __init__(
+        self,
+        frame: Any,
+        *,
+        timestamp: str,
+        id: str | None = None,
+        unit: Unit = "us",
+        slack: int = _SLACK,
+        idle_after: int | None = MINUTE,
+        spool: str | os.PathLike[str] | None = None,
+        interval: str = "0 seconds",
+        errors: Errors = "stop",
+        id_retention: int = DAY,
+    ) -> None:
+        super().__init__(frame, timestamp, id, unit, spool, errors, id_retention)
+        if not getattr(frame, "isStreaming", False):
+            raise InputError("SparkStream takes a streaming DataFrame: a bounded one is for SparkTable")
+        self.slack = slack
+        self.idle_after = idle_after
+        self._interval = interval
+        self._query: Any = None
+        self._read: dict[str, Offset] = {}
+        self._emptied = 0
+
+    def open(self, *, follow: bool) -> None:
+        self.bounded = not follow
+
+    def begin(self, origin: str, name: str) -> None:
+        super().begin(origin, name)
+        self._read, self._emptied = {}, min(self._numbers(), default=0)
+        trigger = {"availableNow": True} if self.bounded else {"processingTime": self._interval}
+        writer = self._frame.writeStream.foreachBatch(self._publish).trigger(**trigger)
+        checkpoint = os.fspath(self._spool / "checkpoint")
+        self._query = writer.option("checkpointLocation", checkpoint).start()
+        if self.bounded:
+            self._await_end()
+
+    def _await_end(self) -> None:
+        try:
+            self._query.awaitTermination()
+        except Exception as error:
+            raise self._error(error) from None
+
+    def _error(self, error: object) -> InputError:
+        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return InputError(f"{self!r}: the streaming query ended with {text}")
+
+    def poll(self) -> Mapping[str, Offset]:
+        if not self.bounded and not self._query.isActive:
+            raise self._error(self._query.exception() or "no error: who stopped it?")
+        return super().poll()
+
+    def commit(self, offsets: Mapping[str, Offset]) -> None:
+        """Empties the batches that all partitions have been read past."""
+        self._read.update(offsets)
+        done = min(self._read.get(str(part)) or 0 for part in range(self._parts))
+        for number in range(self._emptied, done):
+            self._rows.pop(number, None)
+            for path in [*self._batch(number).glob("*"), *self._batch(number).glob(".*")]:
+                path.unlink(missing_ok=True)
+            if number >= _KEPT:
+                shutil.rmtree(self._batch(number - _KEPT), ignore_errors=True)
+        self._emptied = max(self._emptied, done)
+
+    def close(self) -> None:
+        if self._query is not None and self._query.isActive:
+            self._query.stop()

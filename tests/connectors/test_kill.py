@@ -1,0 +1,104 @@
+"""A driver process is killed (SIGKILL) again and again; the outside sees each record once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.dataset as ds
+import pytest
+
+import millwheel as mw
+from tests.servers.topics import receive, send
+
+ROOT = Path(__file__).parents[2]
+RECORDS = 450
+KILLS = 4
+
+
+def _values() -> list[dict[str, Any]]:
+    return [{"n": n, "k": f"k{n % 5}", "t": n + 1} for n in range(RECORDS)]
+
+
+def _files(folder: Path) -> dict[str, Any]:
+    (folder / "in").mkdir()
+    for part in range(3):
+        lines = [json.dumps(value) for value in _values()[part::3]]
+        (folder / "in" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+    return {"kind": "files", "pattern": str(folder / "in" / "*.jsonl")}
+
+
+def _case(
+    kind: str, folder: Path, request: pytest.FixtureRequest
+) -> tuple[Any, Any, Callable[[], list[int]]]:
+    """A source, a sink, and what is found in the sink."""
+    if kind == "jsonlines":
+        sink = mw.sinks.JsonLines(folder / "out")
+        return _files(folder), {"folder": str(folder / "out")}, lambda: [r.value["n"] for r in sink.records()]
+    if kind == "parquet":
+
+        def rows() -> list[int]:
+            table = ds.dataset(folder / "out", partitioning="hive").to_table()
+            return [json.loads(value)["n"] for value in table["value"].to_pylist()]
+
+        return _files(folder), {"folder": str(folder / "out")}, rows
+    if kind == "postgres":
+        url = request.getfixturevalue("postgres").make_database(f"kill{uuid.uuid4().hex}")
+
+        def query() -> list[int]:
+            with psycopg.connect(url) as connection:
+                return [row[0]["n"] for row in connection.execute("SELECT value FROM rows").fetchall()]
+
+        return _files(folder), {"url": url}, query
+    broker = request.getfixturevalue("kafka")
+    source, target = (broker.make_topic(f"kill-{uuid.uuid4().hex}") for _ in range(2))
+    send(broker.servers, source, _values())
+    place = {"servers": broker.servers}
+    return (
+        {"kind": "kafka", "topic": source, **place},
+        {"topic": target, **place},
+        lambda: [json.loads(message.value())["n"] for message in receive(broker.servers, target)],
+    )
+
+
+@pytest.mark.parametrize("kind", ["jsonlines", "parquet", "postgres", "kafka"])
+def test_each_record_is_there_once_whenever_the_driver_is_killed(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    source, sink, found = _case(kind, tmp_path, request)
+    config = json.dumps({"store": str(tmp_path / "store"), "source": source, "sink": {"kind": kind, **sink}})
+    rng = random.Random(kind)
+    kills, ended = 0, False
+    while not ended:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.connectors.victim", config],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert process.stdout is not None
+        epochs = rng.randrange(1, 6)
+        for line in process.stdout:
+            ended = line.strip() == "done"
+            epochs -= line.strip().isdecimal()
+            if not epochs and kills < KILLS:
+                time.sleep(rng.random() * 0.03)  # somewhere in the next epoch
+                os.kill(process.pid, 9)
+                kills += 1
+                ended = False
+                break
+        process.stdout.close()
+        code = process.wait(60)
+        assert code == (0 if ended else -9)
+    assert kills == KILLS
+    assert sorted(found()) == list(range(RECORDS))

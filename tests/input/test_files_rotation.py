@@ -1,0 +1,180 @@
+"""Log files that are renamed, packed, copied, truncated and written anew: no line is read twice or lost."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.store.memory import MemoryStore
+from tests.computations import Echo
+from tests.input.reading import Follower, append, jsonl, opened, values, write
+from tests.store.driving import run
+
+Files = mw.injectors.Files
+
+
+def _follower(pattern: Path, known: Follower | None = None, **options: Any) -> Follower:
+    """One that looks for the first time, or goes on where another one stopped, as after a restart."""
+    follower = Follower(opened(Files(pattern, timestamp="t", **options), follow=True))
+    if known is not None:
+        follower.offsets = dict(known.offsets)
+        follower.injector.commit(known.offsets)
+    return follower
+
+
+@pytest.fixture(params=["one driver", "a driver for each look"])
+def looks(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Looks at all files of the folder; under each way of running."""
+    state: dict[str, Follower] = {}
+
+    def look() -> list[Any]:
+        known = state.get("last")
+        if known is None or request.param != "one driver":
+            known = _follower(tmp_path / "*", known)
+        state["last"] = known
+        found = values(known.look())
+        known.injector.commit(known.offsets)
+        return found
+
+    return look
+
+
+def test_a_file_that_is_renamed_is_not_read_twice(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
+    assert looks() == [{"t": 1}, {"t": 2}]
+    path.rename(tmp_path / "app.log.1")
+    jsonl(path, [{"t": 3}])
+    assert looks() == [{"t": 3}]
+    (tmp_path / "app.log.1").rename(tmp_path / "app.log.2")
+    path.rename(tmp_path / "app.log.1")
+    jsonl(path, [{"t": 4}])
+    assert looks() == [{"t": 4}]
+    assert looks() == []
+
+
+def test_what_is_written_to_a_file_after_it_was_renamed_is_read(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}])
+    assert looks() == [{"t": 1}]
+    path.rename(tmp_path / "app.log.1")
+    append(tmp_path / "app.log.1", '{"t": 2}\n')
+    jsonl(path, [{"t": 3}])
+    assert sorted(value["t"] for value in looks()) == [2, 3]
+
+
+def test_files_that_begin_alike_are_told_apart_when_they_are_rotated(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 0}, {"t": 1}])
+    assert len(looks()) == 2
+    path.rename(tmp_path / "app.log.1")
+    jsonl(path, [{"t": 0}, {"t": 2}, {"t": 3}])
+    assert looks() == [{"t": 0}, {"t": 2}, {"t": 3}]
+
+
+def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
+    assert len(looks()) == 2
+    (tmp_path / "app.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    jsonl(tmp_path / "new.log", [{"t": 3}])
+    assert looks() == [{"t": 3}]
+    assert looks() == []
+
+
+def test_a_file_that_is_packed_before_it_was_read_to_its_end_is_an_error(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}])
+    assert len(looks()) == 1
+    append(path, '{"t": 2}\n' * 3)
+    (tmp_path / "app.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    with pytest.raises(mw.InputError, match=r"app\.log was packed to .* before .* delaycompress"):
+        looks()
+
+
+def test_a_copy_under_the_same_name_is_the_same_file(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}])
+    assert looks() == [{"t": 1}]
+    shutil.copy(path, tmp_path.parent / "kept.log")
+    append(tmp_path.parent / "kept.log", '{"t": 2}\n')
+    os.replace(tmp_path.parent / "kept.log", path)
+    assert looks() == [{"t": 2}]
+
+
+def test_a_file_that_was_written_anew_in_place_is_an_error_that_names_it(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}])
+    looks()
+    with open(path, "r+b") as file:
+        file.write(b'{"t": 7, "longer": "than before"}\n')
+    with pytest.raises(mw.InputError, match=r"app\.log changed: it does not begin with the bytes"):
+        looks()
+
+
+def test_a_file_that_was_truncated_is_an_error_that_names_it(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
+    looks()
+    os.truncate(path, 9)
+    with pytest.raises(mw.InputError, match=r"app\.log shrank from 18 to 9 bytes"):
+        looks()
+
+
+def test_a_csv_file_is_no_partition_before_it_has_a_row(looks: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "t,v\n")
+    assert looks() == []
+    append(path, "1,a\n")
+    assert looks() == [{"t": "1", "v": "a"}]
+    path.rename(tmp_path / "a.csv.1.csv")
+    write(path, "t,v\n2,b\n")
+    assert looks() == [{"t": "2", "v": "b"}]
+
+
+def test_a_task_finds_a_file_that_was_renamed_after_the_epoch_was_planned(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
+    injector = opened(Files(tmp_path / "app.log*", timestamp="t"))
+    ((partition, end),) = injector.poll().items()
+    path.rename(tmp_path / "app.log.1")
+    jsonl(path, [{"t": 3}])
+    assert values(injector.read(partition, None, end)) == [{"t": 1}, {"t": 2}]
+    assert values(injector.read(partition, 9, end)) == [{"t": 2}]
+
+
+def test_a_task_says_that_a_file_is_gone(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
+    injector = opened(Files(tmp_path / "app.log*", timestamp="t"))
+    ((partition, end),) = injector.poll().items()
+    path.rename(tmp_path / "elsewhere.log")
+    jsonl(path, [{"t": 3}])
+    with pytest.raises(mw.InputError, match=r"app\.log was removed, or changed .* bring it back"):
+        list(injector.read(partition, 9, end))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
+    injector = opened(Files(path, timestamp="t"))
+    ((partition, end),) = injector.poll().items()
+    os.truncate(path, 9)
+    with pytest.raises(mw.InputError, match=r"app\.log cannot be read \(it shrank to less than the 18 bytes"):
+        list(injector.read(partition, None, end))
+
+
+def test_a_pipeline_goes_on_over_a_rotation_between_two_runs(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    path = jsonl(tmp_path / "in" / "app.log", [{"t": 1}, {"t": 2}])
+    store, sink = MemoryStore(), mw.sinks.Collect()
+
+    def pipeline() -> mw.Pipeline:
+        p = mw.Pipeline("rotated")
+        p.inject("in", Files(tmp_path / "in" / "app.log*", timestamp="t"))
+        p.add(Echo(), name="C", inputs={"in": lambda record: "k"}, outputs=["out"])
+        p.sink("out", sink)
+        return p
+
+    run(pipeline(), store)
+    path.rename(tmp_path / "in" / "app.log.1")
+    append(tmp_path / "in" / "app.log.1", '{"t": 3}\n')
+    jsonl(path, [{"t": 4}])
+    run(pipeline(), store)
+    assert sorted(record.value["t"] for record in sink.records) == [1, 2, 3, 4]

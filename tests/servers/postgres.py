@@ -1,0 +1,137 @@
+"""A PostgreSQL cluster of one's own, in a temporary folder: `cluster()`, or the fixture `postgres`.
+
+The binaries are those of the distribution (Debian: ``apt-get install postgresql``). The server does not run
+as root, so as root it is started as the user ``postgres`` or ``nobody``.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.servers.processes import Unavailable, await_answer, free_port, stop
+
+PASSWORD = "s3cr3t/of:tests@"
+
+
+@dataclass
+class Cluster:
+    """A running cluster; `url` has the password, as a user's would."""
+
+    folder: Path
+    port: int
+    binaries: Path
+    process: subprocess.Popen[bytes]
+
+    def url(self, database: str = "postgres") -> str:
+        return _url(self.port, database)
+
+    def make_database(self, name: str) -> str:
+        """Makes a database; gives its URL."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Stops the server: SIGINT disconnects its clients, SIGQUIT is a crash."""
+        stop(self.process, number)
+
+    def start(self) -> None:
+        """Starts the server again, on the same port."""
+        self.process = _start(self.binaries, self.folder, self.port)
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """A cluster that is stopped and removed at the end; `Unavailable` says why there is none."""
+    binaries = _binaries()
+    folder = Path(tempfile.mkdtemp(prefix="millwheel-postgres-"))
+    try:
+        user = _user()
+        if user is not None:
+            os.chown(folder, user, -1)
+        secret = folder / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        made = subprocess.run(
+            [
+                *(binaries / "initdb", "-D", folder / "data", "-U", "tester", "-A", "scram-sha-256"),
+                *("--pwfile", secret, "-E", "UTF8", "--no-locale", "--no-sync"),
+            ],
+            capture_output=True,
+            text=True,
+            user=user,
+            env={"PATH": os.environ["PATH"], "HOME": os.fspath(folder)},
+            cwd=folder,
+        )
+        if made.returncode:
+            raise Unavailable(f"initdb failed: {made.stderr.strip()[-200:]}")
+        port = free_port()
+        found = Cluster(folder, port, binaries, _start(binaries, folder, port))
+        try:
+            yield found
+        finally:
+            found.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(binaries: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
+    with open(folder / "log", "ab") as log:
+        process = subprocess.Popen(
+            [binaries / "postgres", "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""],
+            stdout=log,
+            stderr=log,
+            user=_user(),
+            cwd=folder,
+        )
+    await_answer(lambda: _answers(port), process, "PostgreSQL")
+    return process
+
+
+def _url(port: int, database: str) -> str:
+    return f"postgresql://tester:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/{database}"
+
+
+def _answers(port: int) -> bool:
+    """Whether it takes connections: it listens before it has recovered."""
+    import psycopg
+
+    try:
+        psycopg.connect(_url(port, "postgres"), connect_timeout=5).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _binaries() -> Path:
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).parent] if on_path else [Path(p) for p in glob.glob("/usr/lib/postgresql/*/bin")]
+    usable = [path for path in found if (path / "initdb").exists() and (path / "postgres").exists()]
+    if not usable:
+        raise Unavailable("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    return max(usable)
+
+
+def _user() -> int | None:
+    """Who the server runs as: this user, or where that is root another one."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+    raise Unavailable("PostgreSQL does not run as root, and there is no user postgres or nobody")
