@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import PipelineError
-from millwheel.master.driver import Driver
+from millwheel.master.driver import Driver, Executor
 from millwheel.master.intervals import check_slots, shard_count
 from millwheel.master.job import Job
 from millwheel.master.progress import Progress
 from millwheel.master.status import Report
-from millwheel.model.graph import build
+from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
@@ -99,7 +99,10 @@ def _launch(
     slots = options.get("slots") or min(context.defaultParallelism, 64)
     check_slots(slots)
     store, discard = _open(where, slots)
-    try:
+    passed = ("target", "due_limit", "compact_below", "max_skew", "step_budget", "takeover")
+    given = {name: options[name] for name in passed if name in options}
+
+    def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, Executor]:
         driver = Driver(
             graph,
             store,
@@ -107,16 +110,20 @@ def _launch(
             clock=lambda: time.time_ns() // 1000,
             owner=f"process {os.getpid()} on {socket.gethostname()}",
             follow=follow,
-            **{
-                name: options[name]
-                for name in ("target", "due_limit", "compact_below", "max_skew", "step_budget", "takeover")
-                if name in options
-            },
+            locked=locked,
+            **given,
         )
 
         from millwheel.spark.executor import SparkExecutor
 
-        executor = SparkExecutor(context, graph, driver.numbers, store)
+        try:
+            return driver, SparkExecutor(context, graph, driver.numbers, store)
+        except BaseException:
+            driver.let_go()
+            raise
+
+    try:
+        driver, executor = drive(graph, locked=False)
         try:
             page = _watch(driver, pipeline, context.uiWebUrl, options)
         except BaseException:
@@ -127,13 +134,11 @@ def _launch(
         discard()
         raise
 
-    def on_close() -> None:
-        executor.close()
-        discard()
-
     show = options.get("progress", sys.stderr.isatty())
     progress = Progress(sys.stderr) if show else None
-    job = Job(driver, executor, until_exhausted=not follow, on_close=on_close, progress=progress)
+    job = Job(
+        driver, executor, until_exhausted=not follow, on_close=discard, progress=progress, rebuild=drive
+    )
     job.ui = page
     job.view = lambda: look(store, time.time_ns() // 1000)
     job.start()

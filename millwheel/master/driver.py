@@ -51,6 +51,8 @@ class Executor(Protocol):
 
     def execute(self, plan: Plan) -> list[Frame]: ...
 
+    def close(self) -> None: ...
+
 
 class Observer(Protocol):
     """Looks on while a driver runs; called in the driver's thread."""
@@ -63,6 +65,9 @@ class Observer(Protocol):
 
     def idle(self) -> None:
         """There was nothing to do."""
+
+    def follow(self, driver: Driver) -> None:
+        """The pipeline has become another one, with a driver of its own."""
 
     def close(self) -> None:
         """The driver is about to let go of the store."""
@@ -86,6 +91,7 @@ class Driver:
         step_budget: float = _STEP_BUDGET,
         compact_below: int = 4_000,
         takeover: bool = False,
+        locked: bool = False,
     ) -> None:
         self.graph = graph
         self.store = store
@@ -100,7 +106,8 @@ class Driver:
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
         self.observer: Observer | None = None
-        store.lock(owner, takeover=takeover)
+        if not locked:
+            store.lock(owner, takeover=takeover)
         for source in graph.sources:
             source.injector.open(follow=follow)
         for sink in self._sinks():
@@ -120,7 +127,7 @@ class Driver:
         try:
             self._begin()
         except BaseException:
-            self._let_go()
+            self.let_go()
             raise
         fence(store, self.intervals, self.sequencer)
         self._recovering = found.plan
@@ -134,7 +141,8 @@ class Driver:
         for sink in self._sinks():
             sink.begin(self.journal.id, self.epoch)
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Lets go of the injectors and the sinks."""
         for source in self.graph.sources:
             source.injector.close()
         for sink in self._sinks():
@@ -394,6 +402,6 @@ class Driver:
         try:
             if self.observer is not None:
                 self.observer.close()
-            self._let_go()
+            self.let_go()
         finally:
             self.store.close()

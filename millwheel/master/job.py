@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from millwheel.errors import MillWheelError
+from millwheel.errors import MillWheelError, PipelineError
+from millwheel.master.change import Change, change
 from millwheel.master.driver import Driver, Executor
 from millwheel.master.explain import Explanation, explain
 from millwheel.master.progress import Progress
 from millwheel.master.status import Report
+from millwheel.model.graph import Graph, build
+from millwheel.model.pipeline import Pipeline
 
 logger = logging.getLogger("millwheel")
 
 _SHORTEST_WAIT = 0.002  # seconds between polls right after there was work
 _LONGEST_WAIT = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
 _MICROSECONDS = 1e6
+
+
+Rebuild = Callable[[Graph], tuple[Driver, Executor]]
+"""Makes a driver and an executor for another graph on the same store."""
+
+
+class _Apply:
+    """Somebody waits for the pipeline to become another one."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.change: Change | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.done.set()
 
 
 class Job:
@@ -35,8 +57,11 @@ class Job:
         until_exhausted: bool,
         on_close: Callable[[], None],
         progress: Progress | None = None,
+        rebuild: Rebuild | None = None,
     ) -> None:
         self._driver = driver
+        self._rebuild = rebuild
+        self._requests: queue.SimpleQueue[_Apply] = queue.SimpleQueue()
         self._executor = executor
         self._until_exhausted = until_exhausted
         self._on_close = on_close
@@ -64,6 +89,26 @@ class Job:
     def explain_watermark(self, computation: str) -> Explanation:
         """Why a computation's low watermark stands where it stands."""
         return explain(self._driver.store, computation)
+
+    def apply(self, pipeline: Pipeline) -> Change:
+        """Lets the running pipeline become the given one, between two epochs.
+
+        State, timers and watermarks of what is in both stay as they are. A computation that is new starts
+        at the current watermarks, one that is gone leaves its state in the store. A change that kept
+        state could not survive is a `PipelineError`, and the pipeline goes on as it was.
+        """
+        if self._rebuild is None:
+            raise PipelineError("this job cannot be changed while it runs")
+        request = _Apply(pipeline)
+        self._requests.put(request)
+        while not request.done.wait(_LONGEST_WAIT):
+            if not self._thread.is_alive() and not request.done.is_set():
+                self._raise()
+                raise PipelineError("the job has ended: there is nothing to apply a pipeline to")
+        if request.error is not None:
+            raise request.error
+        assert request.change is not None
+        return request.change
 
     def wait(self, timeout: float | None = None) -> Report | None:
         """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""
@@ -107,12 +152,46 @@ class Job:
                 self._driver.close()
             except Exception as error:
                 self._error = self._error or error
+            self._executor.close()
             self._on_close()
 
+    def _apply(self, request: _Apply) -> None:
+        """Changes the pipeline, or leaves it as it was."""
+        old = self._driver
+        try:
+            graph = build(request.pipeline)
+            found = change(old.graph, graph, old.store, old.numbers)
+        except MillWheelError as error:
+            request.finish(error)
+            return
+        old.let_go()  # a port of the old one may be wanted by the new one
+        try:
+            self._become(graph)
+            request.change = found
+            request.finish()
+        except MillWheelError as error:
+            try:
+                self._become(old.graph)
+            finally:
+                request.finish(error)
+
+    def _become(self, graph: Graph) -> None:
+        assert self._rebuild is not None
+        before, used = self._driver, self._executor
+        driver, executor = self._rebuild(graph)
+        driver.baseline = before.baseline
+        driver.observer = before.observer
+        if driver.observer is not None:
+            driver.observer.follow(driver)
+        self._driver, self._executor = driver, executor
+        used.close()
+
     def _loop(self) -> None:
-        driver = self._driver
         wait = _SHORTEST_WAIT
         while not self._stop.is_set():
+            while not self._requests.empty():
+                self._apply(self._requests.get())
+            driver = self._driver
             plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
             if plan is None and self._until_exhausted and driver.ended:
                 break

@@ -16,3 +16,6 @@ class LocalExecutor:
 
     def execute(self, plan: Plan) -> list[Frame]:
         return run_epoch(self._worker, plan)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -233,6 +233,9 @@ class _Executor:
                 self._world.happened["job given up"] += 1
         raise EngineError("every attempt at a job was lost")
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _job(self, data: bytes, plan: Plan) -> list[Frame]:
         depth = len(self._graph.levels)
         if plan.compact or not depth:

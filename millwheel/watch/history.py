@@ -106,10 +106,7 @@ class Recorder:
         self._epochs: deque[dict[str, Any]] = deque(maxlen=_EPOCHS)
         with driver.store.journal.snapshot() as snapshot:
             before = read_watch(snapshot)
-        sinks = {
-            stream: [type(sink).__name__ for sink in found] for stream, found in driver.graph.sinks.items()
-        }
-        self._watch = Watch(next=before.next, since=driver.now(), sinks=sinks, spark=spark)
+        self._watch = Watch(next=before.next, since=driver.now(), sinks=_sinks(driver), spark=spark)
         driver.journal.note(self._take())
 
     def epoch(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
@@ -137,6 +134,11 @@ class Recorder:
         if self.on_epoch is not None:
             self.on_epoch(epoch, moments)
         where.set({"pipeline": self._driver.graph.name, "epoch": plan.epoch + 1})
+
+    def follow(self, driver: Driver) -> None:
+        """Goes on with the driver of what the pipeline has become."""
+        self._driver = driver
+        self._watch.sinks = _sinks(driver)
 
     def notes(self) -> list[tuple[bytes, bytes]]:
         """A sample, if the last one is a second old."""
@@ -240,3 +242,7 @@ def window(samples: list[Sample], now: int, seconds: float) -> tuple[Sample, flo
     if sample is None:
         return None
     return sample, min(max((now - sample.time) / SECOND, 1e-3), seconds)
+
+
+def _sinks(driver: Driver) -> dict[str, list[str]]:
+    return {stream: [type(sink).__name__ for sink in found] for stream, found in driver.graph.sinks.items()}
