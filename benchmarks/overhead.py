@@ -4,6 +4,9 @@ On: the history in the store, the page served, one browser's stream of events re
 `/metrics` scraped every second. Off: none of it. Each round runs both, in an order that alternates, as
 machines have moods. Beside the throughput stands the CPU time of all processes, in which other work on the
 machine shows less.
+
+`run_local` does the same in one process without Spark, by CPU time alone: many short turns, for a machine
+that has other things to do.
 """
 
 from __future__ import annotations
@@ -26,10 +29,19 @@ from benchmarks import data, results
 from benchmarks.pipelines import windows
 from benchmarks.processes import cpu_seconds
 from benchmarks.session import session
+from millwheel.master.driver import Driver
+from millwheel.master.job import Job
+from millwheel.master.local import LocalExecutor
+from millwheel.model.graph import build
+from millwheel.store.lmdb import LmdbStore
+from millwheel.watch.history import Recorder
+from millwheel.watch.server import Server
+from millwheel.worker.step import Worker
 
 _GOAL = 0.03  # of the throughput
 _KEYS = 1_000
 _FILES = 20
+_SLOTS = 2
 
 
 def run(*, quick: bool = False, rounds: int = 5) -> dict[str, Any]:
@@ -104,6 +116,55 @@ def _turn(spark: SparkSession, source: data.Input, folder: Path, *, watched: boo
             **options,
         )
         seconds = time.perf_counter() - started
+    shutil.rmtree(folder)
+    return seconds, len(looks)
+
+
+def run_local(*, quick: bool = False, rounds: int = 20) -> dict[str, Any]:
+    """The CPU time of one process that does everything, its readers included."""
+    records = 50_000 if quick else 200_000
+    cpu: dict[str, list[float]] = {"off": [], "on": []}
+    looks = 0
+    with results.scratch("overhead") as work:
+        source = data.generate(work / "input", keys=_KEYS, records=records, files=_FILES)
+        _local_turn(source, work / "warm", watched=False)
+        for number in range(rounds):
+            for watched in (False, True) if number % 2 else (True, False):
+                seconds, seen = _local_turn(source, work / f"{number}-{watched}", watched=watched)
+                cpu["on" if watched else "off"].append(seconds)
+                looks += seen
+    pairs = [on / off for on, off in zip(cpu["on"], cpu["off"], strict=True)]
+    result = {"quick": quick, "records": records, "cpu_seconds": cpu, "pairs": pairs, "looks": looks}
+    results.save(results.name("overhead-local", quick=quick), result)
+    quarter, middle, most = statistics.quantiles(pairs, n=4)
+    print(
+        f"in one process: everything on takes {middle:.3f} times the CPU time of everything off "
+        f"(median of {rounds} rounds, half of them {quarter:.3f} to {most:.3f}); "
+        f"{statistics.median(cpu['off']) / records * 1e6:.1f} us a record; "
+        f"{looks} events and scrapes were read"
+    )
+    return result
+
+
+def _local_turn(source: data.Input, folder: Path, *, watched: bool) -> tuple[float, int]:
+    """One whole run in this process; its CPU seconds, and how often somebody looked."""
+    folder.mkdir()
+    started = time.process_time()
+    store = LmdbStore(folder / "store", shards=_SLOTS, sync=False)
+    graph = build(windows.pipeline(source, folder / "out"))
+    driver = Driver(graph, store, slots=_SLOTS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
+    port = None
+    if watched:
+        driver.observer = recorder = Recorder(driver)
+        server = Server(store)
+        recorder.before_close = server.close
+        port = server.port
+    executor = LocalExecutor(Worker(graph, driver.numbers, store))
+    job = Job(driver, executor, until_exhausted=True, on_close=lambda: None)
+    with _looking(port) as looks, job:
+        job.start()
+        job.wait()
+    seconds = time.process_time() - started
     shutil.rmtree(folder)
     return seconds, len(looks)
 
