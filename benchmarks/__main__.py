@@ -51,8 +51,8 @@ def main() -> int:
     elif arguments.name == "overhead":
         from benchmarks import overhead
 
-        if arguments.local:
-            overhead.run_local(quick=arguments.quick)
+        if arguments.parts:
+            overhead.run_parts(quick=arguments.quick)
         else:
             overhead.run(quick=arguments.quick, rounds=arguments.rounds)
     elif arguments.name == "looking":
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("timers", "a million timers that wait, and how late wall timers fire")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
     command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
-    command.add_argument("--local", action="store_true", help="in one process without Spark, by CPU time")
+    command.add_argument("--parts", action="store_true", help="each part by itself, in CPU time")
     add("looking", "how long status, inspect and explain take on a store of many keys")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")

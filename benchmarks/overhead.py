@@ -5,8 +5,7 @@ On: the history in the store, the page served, one browser's stream of events re
 machines have moods. Beside the throughput stands the CPU time of all processes, in which other work on the
 machine shows less.
 
-`run_local` does the same in one process without Spark, by CPU time alone: many short turns, for a machine
-that has other things to do.
+`run_parts` measures each part by itself, in CPU time, which other work on the machine changes little.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,19 @@ from benchmarks.pipelines import windows
 from benchmarks.processes import cpu_seconds
 from benchmarks.session import session
 from millwheel.master.driver import Driver
-from millwheel.master.job import Job
 from millwheel.master.local import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.lmdb import LmdbStore
 from millwheel.watch.history import Recorder
-from millwheel.watch.server import Server
+from millwheel.watch.metrics import exposition
+from millwheel.watch.server import _message
+from millwheel.watch.view import Viewer
 from millwheel.worker.step import Worker
 
 _GOAL = 0.03  # of the throughput
 _KEYS = 1_000
 _FILES = 20
-_SLOTS = 2
+_SLOTS = 8
 
 
 def run(*, quick: bool = False, rounds: int = 5) -> dict[str, Any]:
@@ -120,53 +120,53 @@ def _turn(spark: SparkSession, source: data.Input, folder: Path, *, watched: boo
     return seconds, len(looks)
 
 
-def run_local(*, quick: bool = False, rounds: int = 20) -> dict[str, Any]:
-    """The CPU time of one process that does everything, its readers included."""
-    records = 50_000 if quick else 200_000
-    cpu: dict[str, list[float]] = {"off": [], "on": []}
-    looks = 0
+def run_parts(*, quick: bool = False) -> dict[str, Any]:
+    """The CPU time of each part by itself, in one process: it is the same on a busy machine."""
+    epochs = 50 if quick else 300
     with results.scratch("overhead") as work:
-        source = data.generate(work / "input", keys=_KEYS, records=records, files=_FILES)
-        _local_turn(source, work / "warm", watched=False)
-        for number in range(rounds):
-            for watched in (False, True) if number % 2 else (True, False):
-                seconds, seen = _local_turn(source, work / f"{number}-{watched}", watched=watched)
-                cpu["on" if watched else "off"].append(seconds)
-                looks += seen
-    pairs = [on / off for on, off in zip(cpu["on"], cpu["off"], strict=True)]
-    result = {"quick": quick, "records": records, "cpu_seconds": cpu, "pairs": pairs, "looks": looks}
-    results.save(results.name("overhead-local", quick=quick), result)
-    quarter, middle, most = statistics.quantiles(pairs, n=4)
-    print(
-        f"in one process: everything on takes {middle:.3f} times the CPU time of everything off "
-        f"(median of {rounds} rounds, half of them {quarter:.3f} to {most:.3f}); "
-        f"{statistics.median(cpu['off']) / records * 1e6:.1f} us a record; "
-        f"{looks} events and scrapes were read"
-    )
-    return result
-
-
-def _local_turn(source: data.Input, folder: Path, *, watched: bool) -> tuple[float, int]:
-    """One whole run in this process; its CPU seconds, and how often somebody looked."""
-    folder.mkdir()
-    started = time.process_time()
-    store = LmdbStore(folder / "store", shards=_SLOTS, sync=False)
-    graph = build(windows.pipeline(source, folder / "out"))
-    driver = Driver(graph, store, slots=_SLOTS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
-    port = None
-    if watched:
+        source = data.generate(work / "input", keys=_KEYS, records=epochs * 200, files=1)
+        store = LmdbStore(work / "store", shards=_SLOTS, sync=False)
+        graph = build(windows.pipeline(source, work / "out"))
+        driver = Driver(graph, store, slots=_SLOTS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
+        seconds: dict[str, list[float]] = {"an epoch": []}
         driver.observer = recorder = Recorder(driver)
-        server = Server(store)
-        recorder.before_close = server.close
-        port = server.port
-    executor = LocalExecutor(Worker(graph, driver.numbers, store))
-    job = Job(driver, executor, until_exhausted=True, on_close=lambda: None)
-    with _looking(port) as looks, job:
-        job.start()
-        job.wait()
-    seconds = time.process_time() - started
-    shutil.rmtree(folder)
-    return seconds, len(looks)
+        recorder.epoch = _timed(recorder.epoch, seconds["an epoch"])  # type: ignore[method-assign]
+        executor = LocalExecutor(Worker(graph, driver.numbers, store))
+        driver.sizer.bound = 200
+        while len(seconds["an epoch"]) < epochs and (plan := driver.next_plan()) is not None:
+            driver.sizer.bound = 200
+            driver.run(plan, executor)
+        viewer = Viewer(store)
+        view = viewer.look(0)
+        for name, part in {
+            "a sample": recorder._take,
+            "a look": lambda: viewer.look(time.time_ns() // 1000),
+            "an event": lambda: _message(view, []),
+            "a scrape": lambda: exposition(view),
+        }.items():
+            timed = _timed(part, seconds.setdefault(name, []))
+            for _ in range(epochs):
+                timed()
+        driver.close()
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    often = {"an epoch": 10, "a sample": 1, "a look": 2, "an event": 1, "a scrape": 1}
+    share = sum(medians[name] * times for name, times in often.items())
+    results.save(results.name("overhead-parts", quick=quick), {"seconds": medians, "share": share})
+    rows = [[name, medians[name] * 1e6, often[name]] for name in medians]
+    print(results.table(["part", "CPU us (median)", "times a second"], rows))
+    print(f"together {share:.2%} of a core, with ten epochs a second, one page open and one scrape a second")
+    return {"seconds": medians, "share": share}
+
+
+def _timed(part: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        started = time.thread_time()
+        try:
+            return part(*arguments)
+        finally:
+            seconds.append(time.thread_time() - started)
+
+    return call
 
 
 def _free_port() -> int:
