@@ -7,12 +7,26 @@ from dataclasses import replace
 
 import pytest
 
+from millwheel.store.memory import MemoryStore
 from millwheel.watch.load import HALF_LIFE, Load
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport, NodeReport
+from tests.spark.sources import Feed
+from tests.store.driving import take
+from tests.watch.running import pipeline, visits
 
 FIRST, SECOND = Interval(0, 32, 0, 0, 1), Interval(32, 64, 1, 1, 1)
-PLAN = Plan(1, 0, 2, ((FIRST, SECOND),), (), 0, {}, {}, {}, {}, {}, False, False, 1)
+
+
+def a_plan() -> Plan:
+    """Of one level, with two intervals."""
+    driver, _ = take(pipeline(Feed({"only": visits(1)})), MemoryStore(2), slots=2)
+    plan = driver.next_plan()
+    assert plan is not None
+    return replace(plan, intervals=((FIRST, SECOND),))
+
+
+PLAN = a_plan()
 
 
 def report(first: int, seconds: float, records: int, hot: tuple[str, int] | None = None) -> IntervalReport:
