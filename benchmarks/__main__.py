@@ -65,7 +65,10 @@ def main() -> int:
     elif arguments.name == "overhead":
         from benchmarks import overhead
 
-        overhead.run(quick=arguments.quick, rounds=arguments.rounds)
+        if arguments.parts:
+            overhead.run_parts(quick=arguments.quick)
+        else:
+            overhead.run(quick=arguments.quick, rounds=arguments.rounds)
     elif arguments.name == "looking":
         from benchmarks import looking
 
@@ -131,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     add("dedup", "five million record IDs in one interval")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
     command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
+    command.add_argument("--parts", action="store_true", help="each part by itself, in CPU time")
     add("looking", "how long status, inspect and explain take on a store of many keys")
     add("nab", "the Numenta Anomaly Benchmark: labelled series, one set of parameters")
     add("wikipedia", "a day of edits: the five most notable spikes")

@@ -4,6 +4,8 @@ On: the history in the store, the page served, one browser's stream of events re
 `/metrics` scraped every second. Off: none of it. Each round runs both, in an order that alternates, as
 machines have moods. Beside the throughput stands the CPU time of all processes, in which other work on the
 machine shows less.
+
+`run_parts` measures each part by itself, in CPU time, which other work on the machine changes little.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,20 @@ from benchmarks import data, results
 from benchmarks.pipelines import windows
 from benchmarks.processes import cpu_seconds
 from benchmarks.session import session
+from millwheel.master.driver import Driver
+from millwheel.master.local import LocalExecutor
+from millwheel.model.graph import build
+from millwheel.store.lmdb import LmdbStore
+from millwheel.watch.history import Recorder
+from millwheel.watch.metrics import exposition
+from millwheel.watch.server import _message
+from millwheel.watch.view import Viewer
+from millwheel.worker.step import Worker
 
 _GOAL = 0.03  # of the throughput
 _KEYS = 1_000
 _FILES = 20
+_SLOTS = 8
 
 
 def run(*, quick: bool = False, rounds: int = 5) -> dict[str, Any]:
@@ -106,6 +118,55 @@ def _turn(spark: SparkSession, source: data.Input, folder: Path, *, watched: boo
         seconds = time.perf_counter() - started
     shutil.rmtree(folder)
     return seconds, len(looks)
+
+
+def run_parts(*, quick: bool = False) -> dict[str, Any]:
+    """The CPU time of each part by itself, in one process: it is the same on a busy machine."""
+    epochs = 50 if quick else 300
+    with results.scratch("overhead") as work:
+        source = data.generate(work / "input", keys=_KEYS, records=epochs * 200, files=1)
+        store = LmdbStore(work / "store", shards=_SLOTS, sync=False)
+        graph = build(windows.pipeline(source, work / "out"))
+        driver = Driver(graph, store, slots=_SLOTS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
+        seconds: dict[str, list[float]] = {"an epoch": []}
+        driver.observer = recorder = Recorder(driver)
+        recorder.epoch = _timed(recorder.epoch, seconds["an epoch"])  # type: ignore[method-assign]
+        executor = LocalExecutor(Worker(graph, driver.numbers, store))
+        driver.sizer.bound = 200
+        while len(seconds["an epoch"]) < epochs and (plan := driver.next_plan()) is not None:
+            driver.sizer.bound = 200
+            driver.run(plan, executor)
+        viewer = Viewer(store)
+        view = viewer.look(0)
+        for name, part in {
+            "a sample": recorder._take,
+            "a look": lambda: viewer.look(time.time_ns() // 1000),
+            "an event": lambda: _message(view, []),
+            "a scrape": lambda: exposition(view),
+        }.items():
+            timed = _timed(part, seconds.setdefault(name, []))
+            for _ in range(epochs):
+                timed()
+        driver.close()
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    often = {"an epoch": 10, "a sample": 1, "a look": 2, "an event": 1, "a scrape": 1}
+    share = sum(medians[name] * times for name, times in often.items())
+    results.save(results.name("overhead-parts", quick=quick), {"seconds": medians, "share": share})
+    rows = [[name, medians[name] * 1e6, often[name]] for name in medians]
+    print(results.table(["part", "CPU us (median)", "times a second"], rows))
+    print(f"together {share:.2%} of a core, with ten epochs a second, one page open and one scrape a second")
+    return {"seconds": medians, "share": share}
+
+
+def _timed(part: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        started = time.thread_time()
+        try:
+            return part(*arguments)
+        finally:
+            seconds.append(time.thread_time() - started)
+
+    return call
 
 
 def _free_port() -> int:

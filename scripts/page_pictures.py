@@ -7,6 +7,7 @@ and chromium-driver, selenium and Pillow.
 from __future__ import annotations
 
 import random
+import shutil
 import sys
 import tempfile
 import threading
@@ -105,10 +106,10 @@ def pipeline() -> mw.Pipeline:
 def browser() -> Any:
     """A headless Chromium."""
     options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
+    options.binary_location = shutil.which("chromium") or "chromium"
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(argument)
-    return webdriver.Chrome(service=webdriver.ChromeService("/usr/bin/chromedriver"), options=options)
+    return webdriver.Chrome(service=webdriver.ChromeService(shutil.which("chromedriver")), options=options)
 
 
 def picture(name: str, url: str, *, width: int, height: int | None, dark: bool, key: str | None) -> None:

@@ -31,6 +31,8 @@ from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import orjson
+
 from millwheel.errors import MillWheelError, PipelineError, StoreError
 from millwheel.master.explain import explain
 from millwheel.model.codec import Codec
@@ -300,7 +302,10 @@ def _message(view: View, samples: list[Sample]) -> bytes:
     history = [
         {name: value for name, value in sample.__dict__.items() if name != "epochs"} for sample in samples
     ]
-    return json.dumps({"view": view.to_value(), "history": history}).encode()
+    try:
+        return orjson.dumps({"view": view, "history": history})
+    except TypeError:  # a name that is no UTF-8, or an offset of more than 64 bits
+        return json.dumps({"view": view.to_value(), "history": history}).encode()
 
 
 def _host_name(header: str) -> str:

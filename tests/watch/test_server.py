@@ -6,6 +6,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,9 @@ import pytest
 
 import millwheel as mw
 from millwheel.store.lmdb import LmdbStore
+from millwheel.watch.plain import plain
 from millwheel.watch.server import Server, parse_address
+from millwheel.watch.view import PartitionView
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually
 from tests.watch.running import HOSTILE, pipeline, running, stopped, visits
@@ -218,6 +221,20 @@ def test_a_page_that_is_open_does_not_keep_the_pipeline_from_ending(tmp_path: Pa
         assert b"data" not in response.read().split(b"\n\n")[-1], "the stream ends, between two events"
         with pytest.raises(ConnectionError):
             Answer(server, "/api/status")
+
+
+@pytest.mark.parametrize("partition", ["\ud800", "plain"])
+@pytest.mark.parametrize("offset", [1, 2**70, b"\x00", {"a": [1, None]}])
+def test_whatever_partitions_and_offsets_are_there_is_an_answer(
+    server: Server, monkeypatch: pytest.MonkeyPatch, partition: str, offset: Any
+) -> None:
+    view, samples = server.look()
+    part = PartitionView(partition, plain(offset), mw.MIN_TIME, mw.MAX_TIME)
+    changed = replace(view, injectors=[replace(view.injectors[0], partitions=[part])])
+    monkeypatch.setattr(server, "look", lambda: (changed, samples))
+    found = Answer(server, "/api/status").json["view"]["injectors"][0]["partitions"][0]
+    assert (found["name"], found["watermark"], found["newest"]) == (partition, mw.MIN_TIME, mw.MAX_TIME)
+    assert found["offset"] == plain(offset)
 
 
 def test_too_many_open_pages_are_refused_and_make_room_again(server: Server) -> None:
