@@ -27,12 +27,12 @@ import millwheel as mw
 from benchmarks import results
 from benchmarks.session import session
 
-_RECORDS = 1_000_000
+_RECORDS = 500_000
 _FILES = 4
 _ROUNDS = 2
 _SMALL_FILES = 10_000
 _BIG_BYTES = 2 << 30
-_MESSAGES = 500_000
+_MESSAGES = 200_000
 _POSTED = 20_000
 _PIECE = 100_000  # records that a task reads at once, as in an epoch
 _TARGET = 2.0
