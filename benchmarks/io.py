@@ -27,12 +27,12 @@ import millwheel as mw
 from benchmarks import results
 from benchmarks.session import session
 
-_RECORDS = 1_000_000
+_RECORDS = 500_000
 _FILES = 4
 _ROUNDS = 2
 _SMALL_FILES = 10_000
 _BIG_BYTES = 2 << 30
-_MESSAGES = 500_000
+_MESSAGES = 200_000
 _POSTED = 20_000
 _PIECE = 100_000  # records that a task reads at once, as in an epoch
 _TARGET = 2.0
@@ -56,24 +56,19 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         else:
             print(f"kafka: not measured ({kafka})")
         http = _http(work, 2_000 if quick else _POSTED)
+        rows = _show(rates, http)
         starts = {
             "many files": _in_process("many", work, 500 if quick else _SMALL_FILES),
             "one file": _in_process("big", work, (20 << 20) if quick else _BIG_BYTES),
         }
-    rows = []
-    for name, found in rates.items():
-        ratio = found["plain"] / found["millwheel"]
-        rows.append([name, round(found["millwheel"]), round(found["plain"]), round(ratio, 2)])
-    print(results.table(["injector", "records/s", "plain reader", "times slower"], rows))
-    print(f"http: {http:,.0f} records/s durable, in POSTs of 100 by four callers")
     columns = [
         "start",
         "files",
         "MB",
-        "seconds to the first poll",
-        "seconds to poll again",
-        "MB of memory",
-        "read MB",
+        "first poll, s",
+        "next poll, s",
+        "memory of polls, MB",
+        "of reading, MB",
     ]
     print(results.table(columns, [[name, *found.values()] for name, found in starts.items()]))
     worst = max(row[3] for row in rows if row[0] in ("jsonl", "csv", "parquet"))
@@ -89,6 +84,17 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     }
     results.save(results.name("io", quick=quick), result)
     return result
+
+
+def _show(rates: dict[str, dict[str, float]], http: float) -> list[list[Any]]:
+    """Prints what was measured of reading; gives the rows of the table."""
+    rows: list[list[Any]] = []
+    for name, found in rates.items():
+        ratio = found["plain"] / found["millwheel"]
+        rows.append([name, round(found["millwheel"]), round(found["plain"]), round(ratio, 2)])
+    print(results.table(["injector", "records/s", "plain reader", "times slower"], rows))
+    print(f"http: {http:,.0f} records/s durable, in POSTs of 100 by four callers", flush=True)
+    return rows
 
 
 def parse(line: str) -> dict[str, Any]:

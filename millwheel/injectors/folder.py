@@ -14,8 +14,8 @@ from millwheel.injectors import parquet
 from millwheel.injectors.identity import Identity, identify, unpacked_size
 
 _TAIL = 1 << 16  # bytes looked at for the last line end of a file that may still grow
-_CHEAP = 0.02  # seconds: a look that takes longer is not taken more often than
-_PAUSE = 10  # times its own length apart, so that a folder of 10,000 files does not keep a core busy
+_MANY = 1_000  # files: of more than that, two looks are
+_PAUSE = 10  # times the length of the first apart, so that a folder of 10,000 does not keep a core busy
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Folder:
             self._add(path, found[path])
         self._seen = {name: file.end for name, file in self.files.items() if file.end}
         took = time.perf_counter() - started
-        self._again = time.monotonic() + took * _PAUSE if took > _CHEAP else 0.0
+        self._again = time.monotonic() + took * _PAUSE if len(found) > _MANY else 0.0
         return self._seen
 
     def _match(self, found: dict[str, os.stat_result]) -> list[str]:

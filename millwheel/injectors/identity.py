@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import re
 import zlib
@@ -68,7 +69,7 @@ class Identity(NamedTuple):
 
     def find(self, others: Iterable[str]) -> str | None:
         """Where the file is now: at its path, or renamed to one of ``others``, or copied to its path."""
-        for path in (self.path, *others):
+        for path in itertools.chain([self.path], others):  # the others are asked for only if need be
             try:
                 stat = os.stat(path)
                 if (stat.st_ino, stat.st_dev) == self.place and self.begins(path):

@@ -178,3 +178,19 @@ def test_a_pipeline_goes_on_over_a_rotation_between_two_runs(tmp_path: Path) -> 
     jsonl(path, [{"t": 4}])
     run(pipeline(), store)
     assert sorted(record.value["t"] for record in sink.records) == [1, 2, 3, 4]
+
+
+def test_a_task_does_not_look_through_the_folder_for_a_file_that_is_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 10,000 files, that would make reading them quadratic."""
+    jsonl(tmp_path / "app.log", [{"t": 1}])
+    injector = opened(Files(tmp_path / "app.log*", timestamp="t"))
+    ((partition, end),) = injector.poll().items()
+
+    def listed(*arguments: Any) -> Any:
+        raise AssertionError("the folder was listed")
+
+    monkeypatch.setattr(os, "scandir", listed)
+    monkeypatch.setattr(os, "listdir", listed)
+    assert values(injector.read(partition, None, end)) == [{"t": 1}]
