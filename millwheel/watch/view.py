@@ -16,7 +16,7 @@ from millwheel.errors import StoreError
 from millwheel.master.journal import Partition, Shape, read_shape
 from millwheel.model.codec import unpack
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
-from millwheel.store.base import Snapshot, Store
+from millwheel.store.base import Store
 from millwheel.store.layout import after
 from millwheel.watch.history import COUNTED, KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
 from millwheel.watch.load import HALF_LIFE
@@ -27,6 +27,8 @@ RATE_WINDOW = 10.0
 MOST_PARTITIONS = 100
 """Of an injector, the slowest: an injector of files may have had thousands."""
 MOST_EPOCHS = 120
+
+_ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
 
 _INPUT, _LOW, _INTERVALS = 0, 1, 2  # of a computation in the journaled watermarks
 _COUNTERS = 7  # of an interval's mark
@@ -142,15 +144,21 @@ class Viewer:
         """The history, oldest first."""
 
     def look(self, now: int) -> View:
-        """The pipeline as it is now."""
+        """The pipeline as it is now.
+
+        The journal is let go of before anything is made of it: a driver in this process may want to write.
+        """
         with self._store.journal.snapshot() as snapshot:
+            journal = {key: snapshot.get(key) for key in _ENTRIES}
+            partitions = list(snapshot.scan(b"o", after(b"o")))
             shape = read_shape(snapshot)
-            if shape is None:
-                raise StoreError("the store has no pipeline in it yet")
             watch = read_watch(snapshot)
-            self.samples = [*self.samples, *read_samples(snapshot, self._next)][-SAMPLES:]
-            self._next = watch.next
-            return _View(snapshot, shape, watch, self.samples, now, is_running(self._store)).make()
+            samples = read_samples(snapshot, self._next)
+        if shape is None:
+            raise StoreError("the store has no pipeline in it yet")
+        self.samples = [*self.samples, *samples][-SAMPLES:]
+        self._next = watch.next
+        return _View(journal, partitions, shape, watch, self.samples, now, is_running(self._store)).make()
 
 
 def look(store: Store, now: int) -> View:
@@ -163,7 +171,8 @@ class _View:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        journal: Mapping[bytes, bytes | None],
+        partitions: list[tuple[bytes, bytes]],
         shape: Shape,
         watch: Watch,
         samples: list[Sample],
@@ -175,9 +184,9 @@ class _View:
         self._samples = samples
         self._now = now
         self._running = running
-        self._pipeline = str(unpack(snapshot.get(b"pipeline") or b"\xa0"))
-        self._owner = str(unpack(snapshot.get(b"driver") or b"\x92\x00\xa0")[1])
-        commit, topology = snapshot.get(b"commit"), snapshot.get(b"topology")
+        self._pipeline = str(unpack(journal[b"pipeline"] or b"\xa0"))
+        self._owner = str(unpack(journal[b"driver"] or b"\x92\x00\xa0")[1])
+        commit, topology = journal[b"commit"], journal[b"topology"]
         self._epoch, self._committed, self._totals = 0, 0, dict[str, Any]()
         self._watermarks, self._sources, self._holders = dict[str, Any](), dict[str, int](), dict[str, Any]()
         if commit is not None:
@@ -193,7 +202,7 @@ class _View:
         self._levels = _levels(unpack(topology)[0] if topology is not None else [], shape)
         self._before = window(samples, now, RATE_WINDOW)
         self._partitions: dict[str, dict[str, Partition]] = {}
-        for key, value in snapshot.scan(b"o", after(b"o")):
+        for key, value in partitions:
             source, partition = unpack(key[1:])
             self._partitions.setdefault(source, {})[partition] = Partition(*unpack(value))
 
