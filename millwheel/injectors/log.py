@@ -110,10 +110,11 @@ class Log:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """No more is added."""
+        """No more is added; closing it again does nothing."""
         with self._syncing, self._writing:
-            os.fsync(self._file.fileno())
-            self._file.close()
+            if not self._file.closed:
+                os.fsync(self._file.fileno())
+                self._file.close()
 
 
 def pieces(folder: Path, start: int, end: int) -> Iterator[tuple[str, int, int, int]]:
