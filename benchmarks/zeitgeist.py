@@ -96,7 +96,7 @@ class _Throughput:
 
     def _millwheel(self) -> tuple[set[Anomaly], float]:
         folder = self._fresh()
-        files = mw.injectors.Files(self._source / "*.jsonl", timestamp="time", slack=_SLACK)
+        files = mw.injectors.Files(self._source / "*.jsonl", timestamp="time", watermark=_rotated)
         p = count_anomalies(files, {"WindowCounter": mw.by("query")}, self._settings)
         p.sink("anomalies", mw.sinks.JsonLines(folder / "out"))
         started = time.perf_counter()
@@ -139,6 +139,12 @@ def _write(folder: Path, traffic: Traffic) -> int:
         os.utime(path, (moment, moment))
         records += len(lines)
     return records
+
+
+def _rotated(path: str, offset: int) -> int:
+    """The files follow each other: one that is not finished holds what arrived since it was begun."""
+    number = int(Path(path).stem.removeprefix("log-"))
+    return START + (number * _BUCKETS_A_FILE - DELAY) * _WIDTH
 
 
 def _lag(spark: SparkSession, work: Path, seconds: int) -> dict[str, dict[str, float]]:
