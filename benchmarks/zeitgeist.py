@@ -32,6 +32,7 @@ _WIDTH = 15 * MINUTE
 _SLACK = DELAY * _WIDTH
 _BUCKETS_A_FILE = 8
 _FILES_A_BATCH = 6  # batches of some ten thousand records: smaller ones cost the peer most of its rate
+_SECONDS_AN_EPOCH = 5.0  # about what a batch of the peer takes: each pays once for a key's state
 
 Anomaly = tuple[str, str, int]
 
@@ -96,11 +97,11 @@ class _Throughput:
 
     def _millwheel(self) -> tuple[set[Anomaly], float]:
         folder = self._fresh()
-        files = mw.injectors.Files(self._source / "*.jsonl", timestamp="time", slack=_SLACK)
+        files = mw.injectors.Files(self._source / "*.jsonl", timestamp="time", watermark=_rotated)
         p = count_anomalies(files, {"WindowCounter": mw.by("query")}, self._settings)
         p.sink("anomalies", mw.sinks.JsonLines(folder / "out"))
         started = time.perf_counter()
-        mw.run(p, store=folder / "store", spark=self._spark, progress=False)
+        mw.run(p, store=folder / "store", spark=self._spark, progress=False, target=_SECONDS_AN_EPOCH)
         seconds = time.perf_counter() - started
         told = [record.value for record in mw.sinks.JsonLines(folder / "out").records()]
         shutil.rmtree(folder)
@@ -139,6 +140,12 @@ def _write(folder: Path, traffic: Traffic) -> int:
         os.utime(path, (moment, moment))
         records += len(lines)
     return records
+
+
+def _rotated(path: str, offset: int) -> int:
+    """The files follow each other: one that is not finished holds what arrived since it was begun."""
+    number = int(Path(path).stem.removeprefix("log-"))
+    return START + (number * _BUCKETS_A_FILE - DELAY) * _WIDTH
 
 
 def _lag(spark: SparkSession, work: Path, seconds: int) -> dict[str, dict[str, float]]:

@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         "which dip, and a region that goes offline; then compares with what was planted.",
         epilog="example: millwheel demo --records 1,000,000 --seed 3",
     )
-    demo.add_argument("--records", type=_count, default=400_000, help="how many (default: 400,000)")
+    demo.add_argument("--records", type=_count, default=300_000, help="how many (default: 300,000)")
     demo.add_argument("--seed", type=int, default=1, help="another seed, another three days (default: 1)")
     demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
     demo.add_argument("--ui", metavar="PORT", help=_UI + "; default: at a free port, in a terminal")

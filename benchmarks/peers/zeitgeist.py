@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from benchmarks.peers.transform_with_state import committed, running_seconds
 from millwheel.zeitgeist.counts import CountModel, Forecast
 from millwheel.zeitgeist.episodes import Episode, Verdict
-from millwheel.zeitgeist.leaning import REGULAR, SENSITIVITY, Leaning, records_missed
+from millwheel.zeitgeist.leaning import SENSITIVITY, Leaning, records_missed
 from millwheel.zeitgeist.packed import Packed
 from millwheel.zeitgeist.settings import Settings
 
@@ -80,7 +80,7 @@ class Zeitgeist(StatefulProcessor):
         model.update(settings, bucket, count)
         forecast = model.forecast(settings, bucket + 1)
         known.forecast, known.silence = list(forecast), 0
-        if forecast.age >= settings.warmup and forecast.mass >= REGULAR:
+        if forecast.regular:
             doubt = forecast.mean / forecast.low if forecast.low else 1.0
             missed = model.patience(settings, doubt * records_missed(settings, forecast))
             known.silence = self._end(bucket + missed)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import millwheel as mw
 from millwheel.zeitgeist.counts import CountModel, Forecast
-from millwheel.zeitgeist.leaning import REGULAR, Leaning, records_missed
+from millwheel.zeitgeist.leaning import Leaning, records_missed
 from millwheel.zeitgeist.packed import Packed
 from millwheel.zeitgeist.settings import Settings
 
@@ -48,7 +48,7 @@ class ModelCalculator(mw.Computation):
         self.state.update(SETTINGS, bucket, count)
         forecast = self.state.forecast(SETTINGS, bucket + 1)
         missed_after = 0
-        if forecast.mass >= REGULAR and forecast.age >= SETTINGS.warmup:
+        if forecast.regular:
             missed_after = self.state.patience(SETTINGS, records_missed(SETTINGS, forecast))
         self.produce("model updates", [bucket, missed_after, *forecast])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millwheel.model.computation import Computation
 from millwheel.model.record import Record
 from millwheel.zeitgeist.counts import CountModel
-from millwheel.zeitgeist.leaning import REGULAR, records_missed
+from millwheel.zeitgeist.leaning import records_missed
 from millwheel.zeitgeist.packed import Packed
 from millwheel.zeitgeist.settings import Settings
 
@@ -31,7 +31,7 @@ class ModelCalculator(Computation):
         model.update(self.settings, bucket, count)
         forecast = model.forecast(self.settings, bucket + 1)
         patience = 0
-        if forecast.age >= self.settings.warmup and forecast.mass >= REGULAR:
+        if forecast.regular:
             doubt = forecast.mean / forecast.low if forecast.low else 1.0
             patience = model.patience(self.settings, doubt * records_missed(self.settings, forecast))
         self.produce("models", [bucket, *forecast, patience])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from millwheel.zeitgeist.settings import DAY_PARTS, WEEK_PARTS, Settings
 
-_SHORTEST_MEMORY = 12  # buckets that the level is a mean of, at least
+_SHORTEST_MEMORY = 8  # buckets that the level is a mean of, at least
 _PARTS_REMEMBERED = 6  # hours that it is a mean of once the season is known
 _RECORDS_REMEMBERED = 30.0  # a rare key's level is a mean of so many records, as far as a week holds them
 _STEEPEST = 0.05  # the trend of a bucket, as a share of the level
@@ -28,7 +28,9 @@ _NOISE_MEMORY = 200.0  # buckets
 _ODD = 3.0  # decades: a bucket with less likelihood than that is not learned from ...
 _STUBBORN = 24  # ... for so many buckets; then it is the new normal
 _DOUBT = 2.0  # standard errors of the level that are given away before anything is called odd
-_DRIFT = 0.3  # share by which traffic may drift unseen while the season is not known
+_DRIFT = 0.3  # in the first day, when the level follows fast
+_UNSEASONED = 1.5  # of a key with too few records for a season: it may have one all the same
+_REGULAR, _REGULAR_BUCKETS = 20.0, 12  # records, and buckets with any, that a key must have had to be missed
 _LN10 = math.log(10)
 
 
@@ -40,7 +42,8 @@ class Forecast(NamedTuple):
     high: float
     noise: float
     age: int
-    mass: float = 0.0
+    regular: bool = False
+    """Whether there is enough behind it to believe that records are missing."""
 
     def surprise(self, count: float, buckets: int = 1) -> float:
         """How unlikely a count in some buckets is, in decades: negative where it is too low.
@@ -79,6 +82,7 @@ class CountModel:
     odd: int = 0
     seen: float = 0.0
     parts: int = 0
+    filled: int = 0
     day: array[float] = field(default_factory=lambda: array("f"))
     week: array[float] = field(default_factory=lambda: array("f"))
 
@@ -97,9 +101,16 @@ class CountModel:
     def forecast(self, settings: Settings, bucket: int) -> Forecast:
         """What a bucket after the last one is expected to have."""
         mean = max(self.level + self.trend, 0.0) * self.factor(settings, bucket)
-        doubt = _DOUBT / math.sqrt(self.mass + 1.0) + (0.0 if self._knows_day() else _DRIFT)
+        doubt = _DOUBT / math.sqrt(self.mass + 1.0) + self._drift()
         high = mean * (1.0 + doubt) + 1.0 / (self.age + 1.0)
-        return Forecast(mean / (1.0 + doubt), mean, high, self.noise, self.age, self.mass)
+        regular = self.mass >= _REGULAR and self.filled >= _REGULAR_BUCKETS and self.age >= settings.warmup
+        return Forecast(mean / (1.0 + doubt), mean, high, self.noise, self.age, regular)
+
+    def _drift(self) -> float:
+        """The share by which traffic may drift unseen: while the season is not known, or not believed."""
+        if not self._knows_day():
+            return _DRIFT
+        return _UNSEASONED * (_PRIOR / (self.day[-1] + _PRIOR)) ** 2
 
     @property
     def age(self) -> int:
@@ -143,6 +154,7 @@ class CountModel:
             self.trend = max(min(trend, _STEEPEST * self.level), -_STEEPEST * self.level)
         self.mass += learned - (rate * self.mass if self.age >= 1.0 / rate else 0.0)
         self.seen += learned
+        self.filled += 1
 
     def _buckets_a_part(self, settings: Settings) -> int:
         return max(settings.buckets_a_day // DAY_PARTS, 1)

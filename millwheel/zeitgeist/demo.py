@@ -29,12 +29,13 @@ _DAYS = 3
 _WIDTHS = (5, 10, 15, 20, 30)  # minutes; wider buckets where there are fewer queries
 _DENSITY = 330  # queries in a bucket: with fewer, the dips of a busy query would be chance
 _REDRAW = 0.2  # seconds
+_EPOCH = 2.0  # seconds: short enough to look alive, long enough that a key's state is written seldom
 
 
 def traffic(records: int, seed: int) -> Traffic:
     """Three days of so many queries, in buckets that are wide enough for them.
 
-    >>> traffic(500_000, 1).width // MINUTE, traffic(100_000, 1).width // MINUTE
+    >>> traffic(300_000, 1).width // MINUTE, traffic(100_000, 1).width // MINUTE
     (5, 15)
     """
     dense = (width for width in _WIDTHS if records * width * MINUTE >= _DENSITY * _DAYS * DAY)
@@ -66,7 +67,8 @@ def demo(
     local_session()  # before the clock starts: what is timed is the pipeline
     view = View(out, what, counts) if out.isatty() else None
     began = time.perf_counter()
-    with start(pipeline(what, counts, anomalies), store=store, progress=False, ui=ui) as job:
+    p = pipeline(what, counts, anomalies)
+    with start(p, store=store, progress=False, target=_EPOCH, ui=ui) as job:
         while job.wait(_REDRAW) is None:
             status = job.status()
             if view is not None:

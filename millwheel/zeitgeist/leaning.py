@@ -17,8 +17,6 @@ from millwheel.zeitgeist.settings import Settings
 SENSITIVITY = 7.0
 """Decades. With 10,000 keys and a bucket every second, chance alone reaches it about once an hour."""
 _MORE, _LESS = 1.5, 0.6  # a change of rate that is worth telling
-REGULAR = 20.0
-"""Records that a model must have behind it before it is believed that some are missing."""
 _DENSE = 6  # a spike is not interrupted by so many silent buckets
 
 Run = list[float]
@@ -45,8 +43,9 @@ class Leaning:
             _lean(self.up, self.last + 1, 0.0, forecast.high * silent, _MORE)
         if silent >= _DENSE:
             self.up = [bucket, 0.0, 0.0, 0.0]
-        if forecast.mass < REGULAR:
+        if not forecast.regular:
             self.down = [bucket, 0.0, 0.0, 0.0]
+        self._restart(settings, forecast, bucket, count)
         more = _lean(self.up, bucket, count, forecast.high, _MORE)
         fewer = _lean(self.down, bucket, count, forecast.low, _LESS)
         self.last = bucket
@@ -60,7 +59,9 @@ class Leaning:
         forecast = expect(settings, forecast, bucket)
         if forecast is None:
             return Verdict()
-        run = [bucket, 0.0, 0.0, 0.0] if bucket - self.last > _DENSE else list(self.up)
+        alone = [bucket, count, forecast.high, 1.0]
+        evident = _confidence(alone, forecast, settings) >= _threshold(settings)
+        run = [bucket, 0.0, 0.0, 0.0] if evident or bucket - self.last > _DENSE else list(self.up)
         _lean(run, bucket, count, forecast.high, _MORE)
         return Verdict(1, _confidence(run, forecast, settings), int(run[0]), forecast.mean, calm=False)
 
@@ -71,6 +72,13 @@ class Leaning:
         self.last = bucket
         missing = _confidence(self.down, forecast, settings)
         return Verdict(-1, missing, int(self.down[0]), forecast.mean, calm=False)
+
+    def _restart(self, settings: Settings, forecast: Forecast, bucket: int, count: float) -> None:
+        """A bucket that is a spike by itself begins it, however long the key has leaned that way a little."""
+        if self.up[3] > 0.0 and _confidence(self.up, forecast, settings) < _threshold(settings):
+            alone = [bucket, count, forecast.high, 1.0]
+            if _confidence(alone, forecast, settings) >= _threshold(settings):
+                self.up = [bucket, 0.0, 0.0, 0.0]
 
     def forget(self) -> None:
         """After an anomaly, both sides begin anew."""
@@ -92,8 +100,11 @@ def expect(settings: Settings, forecast: Forecast | None, bucket: int) -> Foreca
 
 def records_missed(settings: Settings, forecast: Forecast) -> float:
     """How many records a silence must lack before it is an anomaly."""
-    threshold = settings.sensitivity or SENSITIVITY
-    return threshold * math.log(10) * forecast.noise
+    return _threshold(settings) * math.log(10) * forecast.noise
+
+
+def _threshold(settings: Settings) -> float:
+    return settings.sensitivity or SENSITIVITY
 
 
 def _lean(run: Run, bucket: int, count: float, expected: float, ratio: float) -> float:

@@ -45,7 +45,7 @@ def test_nothing_is_lost_and_nothing_doubled(
     until = time.monotonic() + SECONDS
     done: Counter[str] = Counter()
     rounds = 0
-    while time.monotonic() < until or not _WANTED <= done.keys():
+    while time.monotonic() < until or not done.keys() >= _WANTED:
         shape = {**_SHAPES[rounds % len(_SHAPES)], "progress": False}
         rounds += 1
         folder = tmp_path / str(rounds)
