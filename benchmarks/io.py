@@ -8,6 +8,7 @@ Besides, what 10,000 files and one file of 2 GB cost when a pipeline starts.
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
 import random
@@ -137,8 +138,10 @@ def _read(spark: SparkSession, injector: mw.Injector) -> int:
             start = cut
 
     def count(items: Any) -> Any:
+        gc.disable()  # as in every task of an epoch
         for item in items:
             yield sum(len(batch.timestamps) for batch in injector.read_batches(*item) or ())
+        gc.enable()
 
     context = spark.sparkContext
     slices = min(len(ranges), context.defaultParallelism * 4)
