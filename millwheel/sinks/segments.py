@@ -2,7 +2,8 @@
 
 Invariant: the files are the batches of all committed epochs, in order, as far as they go. The saved state
 says up to which epoch and byte that is durable; behind it, the last file holds the beginning, or all, of
-what is still staged. So a driver that was killed leaves nothing to undo: the next one adds the rest.
+what is still staged. So a driver that was killed leaves nothing to undo: the next one adds the rest. And
+a driver that hung, was taken over, and wakes up in the middle writes the same bytes to the same place.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Segments:
 
     def _add(self, data: bytes) -> None:
         file = self._open()
+        file.seek(self._length)  # not at the end, wherever another driver has brought that
         file.write(data)
         file.flush()
         self._length += len(data)
@@ -103,7 +105,8 @@ class Segments:
     def _open(self) -> IO[bytes]:
         if self._file is None:
             path = self._folder / f"part-{self._number:010d}.jsonl"
-            self._file = open(path, "a+b")  # noqa: SIM115 - closed with the segment
+            path.touch()
+            self._file = open(path, "r+b")  # noqa: SIM115 - closed with the segment
             sync_folder(self._folder)
         return self._file
 

@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.errors import FencedError
+from millwheel.sinks.segments import Segments
+from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.store.driving import run
@@ -403,3 +406,23 @@ def test_all_producers_of_a_stream_have_shards_of_their_own(tmp_path: Path) -> N
     written = sorted(line["value"] for line in _written(tmp_path / "out"))
     expected = [[name, i] for name in ("a", "b", "in", "in") for i in range(20)]
     assert written == sorted(expected * 2)
+
+
+def test_a_driver_that_wakes_up_after_it_was_taken_over_adds_nothing_twice(tmp_path: Path) -> None:
+    old, new = Segments(tmp_path), Segments(tmp_path)
+    staging = Staging(tmp_path)
+    staging.open()
+    old.begin("store", 0, 1 << 20)
+    staging.put(1, 0, b"one\n")
+    old.commit(1)
+    staging.put(2, 0, b"two\n")
+    staged = old._staged(2)  # it has read this, and stands still before it writes
+    new.begin("store", 2, 1 << 20)
+    staging.put(3, 0, b"three\n")
+    new.commit(3)
+    old._add(staged)
+    old._dirty = True
+    with pytest.raises(FencedError):
+        old._sync()
+    new.close()
+    assert (tmp_path / "part-0000000001.jsonl").read_bytes() == b"one\ntwo\nthree\n"
