@@ -38,7 +38,11 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         epilog="example: millwheel zeitgeist 'logs/*.jsonl' --key query --width 1m --out anomalies/",
     )
     add = command.add_argument
-    add("input", metavar="INPUT", help="a pattern of JSON-lines or CSV files, plain or gzip, or table:NAME")
+    add(
+        "input",
+        metavar="INPUT",
+        help="a pattern of JSON-lines or CSV files, plain or gzip; table:NAME; or kafka://HOST:PORT/TOPIC",
+    )
     add("--key", required=True, metavar="FIELD", help="what is watched: a field of the records")
     add("--value", metavar="FIELD", help="a field with a number that was measured (default: count records)")
     add("--time", default="time", metavar="FIELD", help="the field with the time (default: time)")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millwheel.errors import InputError
-from millwheel.injectors import Files, Records
+from millwheel.injectors import Files, Kafka, Records
 from millwheel.injectors.lines import Unit, to_time
 from millwheel.model.injector import Injector
 from millwheel.model.record import Record
@@ -70,4 +70,14 @@ def _table(text: str, columns: Columns) -> Injector:
     return Records(records)
 
 
+def _kafka(text: str, columns: Columns) -> Injector:
+    """Messages of JSON: ``kafka://HOST:PORT,HOST:PORT/TOPIC``."""
+    servers, _, topic = text.removeprefix("kafka://").partition("/")
+    if not text.startswith("kafka://") or not servers or not topic:
+        raise InputError(f"a topic is named kafka://HOST:PORT/TOPIC, not {text!r}")
+    slack: dict[str, Any] = {} if columns.slack is None else {"slack": columns.slack}
+    return Kafka(servers, topic, timestamp=columns.time, unit=columns.unit, id=columns.id, **slack)
+
+
 register_source("table", _table)
+register_source("kafka", _kafka)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ import millwheel as mw
 from millwheel.cli import main
 from millwheel.errors import InputError
 from millwheel.zeitgeist.sources import Columns, open_source, register_source
+from tests.servers.kafka import Broker
+from tests.servers.topics import send
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +57,26 @@ def test_values_in_a_table(tmp_path: Path, spark: SparkSession) -> None:
     arguments = ["--key", "host", "--value", "load", "--unit", "s", "--width", "1m", "--out", str(tmp_path)]
     assert main(["zeitgeist", "table:loads", *arguments]) == 0
     assert ("spike", "web-1", 300 * 60) in told(tmp_path / "anomalies")
+
+
+@pytest.mark.spark
+def test_counts_in_a_topic(tmp_path: Path, spark: SparkSession, kafka: Broker) -> None:
+    rows = []
+    for second in range(60):
+        rows += [{"at": second, "page": "home"} for _ in range(8) if not 40 <= second < 45]
+        rows += [{"at": second, "page": "news"} for _ in range(90 if second == 50 else 5)]
+    topic = kafka.make_topic(f"pages-{uuid.uuid4().hex}")
+    send(kafka.servers, topic, rows)
+    where = f"kafka://{kafka.servers}/{topic}"
+    arguments = ["--key", "page", "--time", "at", "--unit", "s", "--out", str(tmp_path)]
+    assert main(["zeitgeist", where, *arguments]) == 0
+    assert told(tmp_path / "anomalies") == [("dip", "home", 40), ("spike", "news", 50)]
+
+
+@pytest.mark.parametrize("text", ["kafka:queries", "kafka://localhost:9092", "kafka:///queries"])
+def test_a_topic_that_is_none_says_how_one_is_named(text: str) -> None:
+    with pytest.raises(InputError, match="kafka://HOST:PORT/TOPIC"):
+        open_source(text, Columns())
 
 
 def test_other_sources_can_be_plugged_in() -> None:
