@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _TIME_LIMITS = {  # seconds, of a full run
     "throughput": 1_800,
@@ -34,69 +37,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if arguments.name is None:
         return _all(quick=arguments.quick)
-    if arguments.name == "throughput":
-        from benchmarks import throughput
-
-        throughput.run(quick=arguments.quick, rounds=arguments.rounds)
-    elif arguments.name == "latency":
-        from benchmarks import latency
-
-        latency.run(quick=arguments.quick, rounds=arguments.rounds)
-    elif arguments.name == "lag":
-        from benchmarks import lag
-
-        lag.run(quick=arguments.quick)
-    elif arguments.name == "skew":
-        from benchmarks import skew
-
-        skew.run(quick=arguments.quick)
-    elif arguments.name == "timers":
-        from benchmarks import timers
-
-        timers.run(quick=arguments.quick)
-    elif arguments.name == "guarantees":
-        from benchmarks import guarantees
-
-        guarantees.run(quick=arguments.quick, rounds=arguments.rounds)
-    elif arguments.name == "dedup":
-        from benchmarks import dedup
-
-        dedup.run(quick=arguments.quick)
-    elif arguments.name == "overhead":
-        from benchmarks import overhead
-
-        if arguments.parts:
-            overhead.run_parts(quick=arguments.quick)
-        else:
-            overhead.run(quick=arguments.quick, rounds=arguments.rounds)
-    elif arguments.name == "looking":
-        from benchmarks import looking
-
-        looking.run(quick=arguments.quick)
-    elif arguments.name == "nab":
-        from benchmarks import nab
-
-        nab.run(quick=arguments.quick)
-    elif arguments.name == "wikipedia":
-        from benchmarks import wikipedia
-
-        wikipedia.run(quick=arguments.quick)
-    elif arguments.name == "zeitgeist":
-        from benchmarks import zeitgeist
-
-        zeitgeist.run(quick=arguments.quick)
-    elif arguments.name == "io":
-        from benchmarks import io
-
-        io.run(quick=arguments.quick)
-    elif arguments.name == "memory":
-        from benchmarks import memory
-
-        memory.main(keys=arguments.keys, quick=arguments.quick)
-    else:
-        from benchmarks import soak
-
-        soak.main(epochs=arguments.epochs, quick=arguments.quick, wide=arguments.wide)
+    benchmark = importlib.import_module(f"benchmarks.{arguments.name}")
+    options = {name: value for name, value in vars(arguments).items() if name != "name"}
+    entry: Callable[..., Any] = getattr(benchmark, "main", None) or benchmark.run
+    if options.pop("parts", False):
+        del options["rounds"]
+        entry = benchmark.run_parts
+    entry(**options)
     return 0
 
 
