@@ -46,10 +46,10 @@ def _send_before_commit(patch: pytest.MonkeyPatch) -> None:
 
     stepped = Worker.step
 
-    def step(self: Any, *rest: Any) -> Outcome:
+    def step(self: Any, *rest: Any, **options: Any) -> Outcome:
         self.sent = None
         try:
-            return stepped(self, *rest)
+            return stepped(self, *rest, **options)
         except Lost:
             if self.sent is None:
                 raise
@@ -178,7 +178,8 @@ def _offsets_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = Journal.commit
 
     def commit(self: Any, *rest: Any) -> None:
-        original(self, *rest[:-1], [])
+        partitions = 7
+        original(self, *rest[:partitions], [], *rest[partitions + 1 :])
 
     patch.setattr(Journal, "commit", commit)
 
