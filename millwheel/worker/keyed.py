@@ -190,24 +190,40 @@ class KeyedRun:
 
     def _run_records(self, key: str, arrivals: Arrivals, mine: list[int]) -> int:
         """A key's records, but for duplicates, as far as the budget goes; returns how many it reached."""
-        context, budget, seen = self._context, self._budget, self._seen
+        budget = self._budget
+        reached = 0
+        while reached < len(mine):
+            if budget.left <= 0 and budget.is_over():
+                break
+            piece = mine[reached : reached + budget.left]
+            reached += len(piece)
+            budget.left -= len(piece)
+            if arrivals.digests is not None:
+                piece = self._without_duplicates(arrivals.digests, arrivals.streams, piece)
+            self._run_piece(key, arrivals, piece)
+        return reached
+
+    def _without_duplicates(
+        self, digests: list[bytes | None], streams: list[str], piece: list[int]
+    ) -> list[int]:
+        """Those of which the ID was not seen; from here on it was."""
+        fresh = []
+        for position in piece:
+            digest = digests[position]
+            if digest is None or self._seen.is_new(streams[position], digest):
+                fresh.append(position)
+        self.report.duplicates += len(piece) - len(fresh)
+        return fresh
+
+    def _run_piece(self, key: str, arrivals: Arrivals, piece: list[int]) -> None:
+        context = self._context
         hook = self._record_hook
         before = self._before
         new = Record.__new__
         timestamps, streams, values = arrivals.timestamps, arrivals.streams, arrivals.values
-        json, ids, digests = arrivals.json, arrivals.ids, arrivals.digests
-        reached = passed_over = 0
-        for position in mine:
-            if budget.left <= 0 and budget.is_over():
-                break
-            budget.left -= 1
-            reached += 1
-            if digests is not None:
-                digest = digests[position]
-                if digest is not None and not seen.is_new(streams[position], digest):
-                    self.report.duplicates += 1
-                    passed_over += 1
-                    continue
+        json, ids = arrivals.json, arrivals.ids
+        self.report.records += len(piece)
+        for position in piece:
             record = new(Record)
             if json is None:
                 record.value = values[position]
@@ -225,15 +241,13 @@ class KeyedRun:
             if timestamp < before:
                 record.late = True
                 if not self._takes_late(record):
-                    passed_over += 1
+                    self.report.records -= 1
                     continue
             else:
                 record.late = False
             context.timestamp = timestamp
             self._hand = record
             hook(record)
-        self.report.records += reached - passed_over
-        return reached
 
     def _takes_late(self, record: Record) -> bool:
         """Whether a late record is delivered; otherwise it is put aside."""
