@@ -330,6 +330,7 @@ class Driver:
                     node.counters,
                     node.percentiles,
                     node.left,
+                    *self._filters.get((name, report.first), (0, 0.0)),
                 )
                 self.authority.report(name, report.first, mark)
         self._fired = fired

@@ -26,10 +26,14 @@ _COUNTERS = {
     "dropped": ("millwheel_dropped_records", "Late records that were dropped."),
     "diverted": ("millwheel_diverted_records", "Late records that were diverted."),
     "duplicates": ("millwheel_duplicate_records", "Records that had been seen before."),
+    "ids_filtered": ("millwheel_ids_filtered", "IDs that the filter knew to be new, without a store read."),
+    "ids_read": ("millwheel_ids_read", "IDs for which the store was asked."),
     "failed": ("millwheel_failed_records", "Records and timers whose hook raised, and that were diverted."),
     "timers": ("millwheel_timers_fired", "Timers that have fired."),
 }
 _GAUGES = {
+    "filter_bytes": ("millwheel_id_filter_bytes", "The size of the filters before the seen IDs."),
+    "filter_error": ("millwheel_id_filter_error_ratio", "New IDs for which the store is asked all the same."),
     "holds": ("millwheel_holds", "Holds of the low watermark."),
     "rows": ("millwheel_keys", "Keys that have a row in the store."),
     "bytes": ("millwheel_state_bytes", "The size of the keys' states."),

@@ -32,6 +32,7 @@ _ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
 
 _INPUT, _LOW, _INTERVALS = 0, 1, 2  # of a computation in the journaled watermarks
 _COUNTERS = 7  # of an interval's mark
+_FILTER = slice(10, 12)  # its bytes and its error, in an interval's mark
 
 
 @dataclass
@@ -53,6 +54,10 @@ class ComputationView:
     dropped: int = 0
     diverted: int = 0
     duplicates: int = 0
+    ids_filtered: int = 0
+    ids_read: int = 0
+    filter_bytes: int = 0
+    filter_error: float = 0.0
     failed: int = 0
     timers: int = 0
     rate_in: float = 0.0
@@ -254,8 +259,9 @@ class _View:
         counters = [mark[_COUNTERS] for mark in found[_INTERVALS].values() if mark[_COUNTERS]]
         counts = {
             counted: self._totals.get(counted, {}).get(name, 0)
-            for counted in (*COUNTED, "produced_late", "diverted", "timers")
+            for counted in (*COUNTED, "produced_late", "diverted", "timers", "ids_filtered", "ids_read")
         }
+        filters = [mark[_FILTER] for mark in found[_INTERVALS].values()]
 
         def before(counted: str) -> Any:
             return lambda sample: sample.computations.get(name, {}).get(counted, 0)
@@ -270,6 +276,8 @@ class _View:
             lag=self._lag(found[_LOW]),
             rate_in=self._rate(counts["records"], before("records")),
             rate_out=self._rate(counts["produced"], before("produced")),
+            filter_bytes=sum(size for size, _ in filters),
+            filter_error=max((error for _, error in filters), default=0.0),
             **counts,
             **{kept: sum(part[index] for part in counters) for kept, index in KEPT.items()},
         )

@@ -29,6 +29,9 @@ class IntervalMark:
     percentiles: dict[str, int] = field(default_factory=dict)
     left: int = 0
     """Records that wait for the next epoch."""
+    filter_bytes: int = 0
+    """Of the filter before the seen IDs, in the last epoch that had any."""
+    filter_error: float = 0.0
 
 
 class WatermarkAuthority:

@@ -9,11 +9,14 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 import millwheel as mw
 from millwheel.store.layout import DIGEST, id_log_prefix, time_bytes
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryShard
+from millwheel.watch.metrics import exposition
+from millwheel.watch.view import look
 from millwheel.worker.bloom import Bloom, IdFilter
 from tests.store.driving import run
 
@@ -93,3 +96,24 @@ def test_new_ids_cost_no_look_at_the_store_and_seen_ones_are_dropped(tmp_path: P
     assert report.ids_filtered["Counts"] + report.ids_read["Counts"] == 10_500
     assert report.filter_bytes["Counts"] > 0
     assert 0 < report.filter_error["Counts"] < 0.01
+
+
+def test_the_metrics_tell_how_the_filter_does(tmp_path: Path) -> None:
+    records = [mw.Record(key=f"k{i % 7}", value=None, timestamp=i, id=i) for i in range(500)]
+    p = mw.Pipeline("p")
+    p.inject("in", mw.injectors.Records([*records, *records[:100]], per_epoch=300))
+    p.add(Counts(), inputs={"in": mw.by_key})
+    run(p, LmdbStore(tmp_path / "store", shards=2), slots=2)
+    store = LmdbStore(tmp_path / "store")
+    text, _ = exposition(look(store, 0))
+    store.close()
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.labels.get("computation") == "Counts"
+    }
+    assert found["millwheel_ids_filtered_total"] + found["millwheel_ids_read_total"] == 600
+    assert found["millwheel_ids_read_total"] >= 100
+    assert found["millwheel_id_filter_bytes"] > 0
+    assert 0 < found["millwheel_id_filter_error_ratio"] < 0.01
