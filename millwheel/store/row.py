@@ -21,14 +21,25 @@ class Row(NamedTuple):
     wall: Times
     holds: Times
     key: str | None
+    version: int = 1
+    """Of the computation that wrote the state."""
 
 
 _PLAIN = b"\x00"
 _FULL = b"\x01"
+_VERSIONED = 2  # then the version, and the row as it is without one
 
 
-def encode_row(state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None) -> bytes:
+def encode_row(
+    state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None, version: int = 1
+) -> bytes:
     """The bytes of a row; most rows of a steady pipeline are a state and one byte."""
+    if version != 1:
+        return (
+            bytes((_VERSIONED,))
+            + version.to_bytes(2, "big")
+            + encode_row(state, timers, wall, holds, long_key)
+        )
     if wall or holds or long_key is not None:
         return _FULL + pack((state, timers, wall, holds, long_key))
     if timers or state is None:
@@ -40,6 +51,8 @@ def decode_row(data: bytes) -> Row:
     """The inverse of `encode_row`."""
     if data[0] == 0:
         return Row(data[1:], {}, {}, {}, None)
+    if data[0] == _VERSIONED:
+        return decode_row(data[3:])._replace(version=int.from_bytes(data[1:3], "big"))
     parts = unpack(data[1:])
     if len(parts) == 2:
         return Row(parts[0], parts[1], {}, {}, None)

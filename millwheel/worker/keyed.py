@@ -70,6 +70,7 @@ class KeyedRun:
         self._record_hook: Any = self._guarded_record if divert else computation.process_record
         self._timer_hook: Any = self._guarded_timer if divert else computation.process_timer
         self._keep_late = context.node.late == "deliver"
+        self._version = computation.version
         self._hand: Record | Timer | None = None
 
     def run(
@@ -130,12 +131,13 @@ class KeyedRun:
         holds: Times = {}
         first: int | None = None
         count = 0
+        version = 1
         others = None  # wall timers and holds, which few keys have
         if row is not None:
             if row[0] == 0:
                 raw = row[1:]
             else:
-                raw, timers, wall, holds, long_key = decode_row(row)
+                raw, timers, wall, holds, long_key, version = decode_row(row)
                 count = len(timers)
                 if count:
                     first = min(timers.values())
@@ -143,6 +145,10 @@ class KeyedRun:
                     others = _others(wall, holds)
         if key is None:
             key = long_key if long_key is not None else key_text(suffix[8:])
+        if self._version != 1:
+            context.stored_version = version
+            if version != self._version:
+                context.attributes.pop("state", None)  # so that it is migrated inside a hook, if at all
         context.begin(key, raw, timers, wall, holds)
 
         reached = self._run_records(key, arrivals, mine) if mine else 0
@@ -151,7 +157,9 @@ class KeyedRun:
         elif (timers and min(timers.values()) <= self._after) or (wall and min(wall.values()) <= self._now):
             self._fire(timers, wall)
 
-        state = context.encoded() if context.deleted or "state" in context.attributes else raw
+        state = raw
+        if context.deleted or "state" in context.attributes:
+            state, version = context.encoded(), self._version
         tablets = self._tablets
         if timers or count:
             new_first = min(timers.values()) if timers else None
@@ -168,7 +176,9 @@ class KeyedRun:
                 counters[ROWS] -= 1
                 counters[BYTES] -= len(row)
             return
-        encoded = encode_row(state, timers, wall, holds, key if is_long(suffix) else None)
+        if state is None:
+            version = 1
+        encoded = encode_row(state, timers, wall, holds, key if is_long(suffix) else None, version)
         if encoded != row:
             self.puts.append((self._prefix + suffix, encoded))
             counters = tablets.counters(suffix[0] >> 2)
