@@ -102,7 +102,10 @@ def _scan(snapshot: Snapshot, letter: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def is_running(store: Store, who: str) -> bool:
-    """Whether a driver has the store. Where none has, ``store`` is locked for the caller from then on."""
+    """Whether a driver has the store; where nobody can tell, the lock is tried."""
+    used = store.in_use()
+    if used is not None:
+        return used
     try:
         store.lock(who)
     except StoreError:
@@ -121,7 +124,7 @@ def ask(store: Store, what: str, given: dict[str, Any], *, who: str, timeout: fl
         driver = snapshot.get(b"driver")
     if driver is None:
         raise PipelineError("no pipeline has begun to run on this store yet: ask again in a moment")
-    sequencer, owner = unpack(driver)
+    sequencer, owner = unpack(driver)[:2]
     id = uuid.uuid4().bytes
 
     def guard(get: Get) -> None:

@@ -60,7 +60,7 @@ class Router:
             self.sinks.setdefault(stream, []).append(columns)
 
     def _send(self, edges: tuple[Edge, ...], columns: Columns, producer: str | None) -> None:
-        objects: list[Any] | None = None
+        objects: list[Any] = []
         for edge in edges:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
             if chained:
@@ -69,8 +69,6 @@ class Router:
             if isinstance(edge.extractor, ByKey):
                 keys: list[Any] = columns.keys
             else:
-                if objects is None:
-                    objects = columns.objects()
                 keys = self._keys(edge, columns, objects)
             self._pack(edge, keys, columns)
 
@@ -97,7 +95,14 @@ class Router:
             self.batches.append(pack_batch(stream, shard, whole))
 
     def _keys(self, edge: Edge, columns: Columns, objects: list[Any]) -> list[Any]:
+        """The consumer's key of each record; fills ``objects`` with the values once they are needed."""
         extractor = edge.extractor
+        if isinstance(extractor, By) and columns.fields is not None and extractor.field in columns.fields:
+            keys = extractor.texts(columns.fields[extractor.field])
+            if keys is not None:
+                return cast(list[Any], keys)
+        if not objects:
+            objects += columns.objects()
         if isinstance(extractor, By):
             keys = extractor.column(objects)
             if keys is not None:
