@@ -21,8 +21,9 @@ from millwheel.master.journal import Journal, Partition, Recovered, shape_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.replay import replay_name, replaying, to_replay
-from millwheel.store.base import Snapshot
+from millwheel.store.base import Snapshot, Store
 from millwheel.store.layout import after
+from millwheel.worker.step import fence, touched
 
 _AWAY = b"away\x00"
 
@@ -63,14 +64,15 @@ class _Books:
         )
 
 
-def enrol(journal: Journal, graph: Graph, found: Recovered) -> Roster:
+def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Roster:
     """Enters a graph; a `PipelineError` says why one of its computations cannot be."""
     while True:
         with journal.snapshot() as snapshot:
             books = _Books.read(snapshot)
         _check_versions(graph, books)
         running, done = _catching_up(graph, books, found)
-        journal.check_plan(found, replaying(graph, running))
+        if not _finishes(journal, store, replaying(graph, running), found):
+            continue
         numbers = dict(books.numbers)
         fresh = [name for name in graph.nodes if name not in numbers]
         first = max([books.next, *(number + 1 for number in numbers.values())])
@@ -91,6 +93,28 @@ def enrol(journal: Journal, graph: Graph, found: Recovered) -> Roster:
             puts.append((b"replays", pack(replays)))
         if journal.swap(b"numbers", books.raw, puts, list(_own_offsets(done, found))):
             return Roster(entered, numbers, {**books.away, **found.watermarks})
+
+
+def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered) -> bool:
+    """Whether the graph can finish an epoch that was started, if one was.
+
+    One that was started with another graph, and of which nothing is in the store, is forgotten: then False.
+    """
+    if found.plan is None:
+        return True
+    same, strong = journal.planned_for(graph)
+    if same:
+        return True
+    fence(store, found.plan.intervals, journal.sequencer)  # from here on nothing of it comes any more
+    if touched(store, found.plan) or not strong:
+        raise PipelineError(
+            f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
+            "computations and is not finished; run the former pipeline once more on this store, "
+            "then change it"
+        )
+    journal.forget_plan()
+    found.plan = None
+    return False
 
 
 def _check_versions(graph: Graph, books: _Books) -> None:

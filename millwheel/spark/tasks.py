@@ -78,7 +78,10 @@ def _worker(shipment: Shipment) -> Worker:
         classes, graph, numbers, address = pickle.loads(topology)
         for cls in classes.values():
             codec.register(cls)
-        worker = _workers[shipment.id] = Worker(graph, numbers, _store(address))
+        store = _store(address)
+        for id in [id for id, old in _workers.items() if old.store is store]:
+            del _workers[id]  # the pipeline has become another one
+        worker = _workers[shipment.id] = Worker(graph, numbers, store)
         _permanent.begin()
     return worker
 

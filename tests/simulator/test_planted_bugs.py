@@ -226,7 +226,7 @@ def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     found = []
     for make in makes:
         try:
-            faults = _MISHAPS if "sequencer" in name else None
+            faults = _MISHAPS if "sequencer" in name or "fences" in name else None
             simulate(make, seeds=range(_SEEDS), faults=faults, check=getattr(make, "check", None))
         except (SimulationFailure, AssertionError) as error:
             found.append(str(error) or "without any fault")
