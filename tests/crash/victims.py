@@ -28,6 +28,54 @@ def output(folder: Path) -> dict[str, Counter[str]]:
     }
 
 
+def expected_of(source: Path) -> dict[str, Counter[str]]:
+    """What the pipeline must give, from plain Python over the same files."""
+    windows: Counter[tuple[str, str, int]] = Counter()
+    seen: set[int] = set()
+    for path in sorted(source.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record["id"] not in seen:
+                seen.add(record["id"])
+                windows[record["query"], record["region"], record["time"] // mw.SECOND] += 1
+    first = [
+        (query, (bucket + 1) * mw.SECOND - 1, {"query": query, "region": region, "count": count})
+        for (query, region, bucket), count in windows.items()
+    ]
+    regions: dict[tuple[str, int], list[int]] = {}
+    for (_, region, bucket), count in windows.items():
+        regions.setdefault((region, bucket), []).append(count)
+    closed: Counter[str] = Counter()
+    second = []
+    for (region, bucket), counts in sorted(regions.items(), key=lambda item: item[0][1]):
+        closed[region] += 1
+        value = {"total": sum(counts), "queries": len(counts), "closed": closed[region]}
+        second.append((region, (bucket + 1) * mw.SECOND - 1, value))
+    return {"windows": bag(first), "regions": bag(second)}
+
+
+def workers_below(driver: int) -> list[psutil.Process]:
+    """Spark's Python workers: below the daemon that forks them."""
+    found = []
+    for process in psutil.Process(driver).children(recursive=True):
+        try:
+            if "pyspark.daemon" in " ".join(process.cmdline()) and not process.children():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_driver(driver: subprocess.Popen[str]) -> None:
+    """Kills a driver, and waits for Spark's JVM to notice and go."""
+    family = psutil.Process(driver.pid).children(recursive=True)
+    driver.kill()
+    driver.wait()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    for process in alive:
+        process.kill()
+
+
 class Victim:
     """The pipeline in a process of its own."""
 
@@ -61,14 +109,7 @@ class Victim:
 
     def workers(self) -> list[psutil.Process]:
         """Spark's Python workers: below the daemon that forks them."""
-        found = []
-        for process in self.family():
-            try:
-                if "pyspark.daemon" in " ".join(process.cmdline()) and not process.children():
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return workers_below(self.process.pid)
 
     def ended(self, seconds: float) -> bool:
         """Whether it came to its end within a time."""
@@ -82,9 +123,4 @@ class Victim:
 
     def kill(self) -> None:
         """Kills the driver, and waits for Spark's JVM to notice and go."""
-        family = self.family()
-        self.process.kill()
-        self.process.wait()
-        _, alive = psutil.wait_procs(family, timeout=20)
-        for process in alive:
-            process.kill()
+        kill_driver(self.process)
