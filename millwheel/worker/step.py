@@ -25,13 +25,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Shard, Snapshot, Store
+from millwheel.store.base import Get, Range, Shard, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
-from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
+from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
@@ -39,7 +39,7 @@ from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
-from millwheel.worker.tablets import Tablets
+from millwheel.worker.tablets import Tablets, counters_range
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
@@ -62,7 +62,7 @@ class Outcome:
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
-        return pack([self.lows, self.sections, self.batches, self.report])
+        return pack_plain([self.lows, self.sections, self.batches, self.report])
 
     @staticmethod
     def from_bytes(data: bytes) -> Outcome:
@@ -124,13 +124,30 @@ class Worker:
         With ``defer`` the write waits, as that of a weak level does, until somebody takes it: then the
         productions must not leave the process before it is made.
         """
+        while True:
+            try:
+                return self._step(plan, level, index, watermarks, sections, defer=defer)
+            except SnapshotLost:  # nothing is written; and the store is waited for no longer than it says
+                continue
+
+    def _step(
+        self,
+        plan: Plan,
+        level: int,
+        index: int,
+        watermarks: dict[str, int],
+        sections: list[Section],
+        *,
+        defer: bool,
+    ) -> Outcome:
         interval = plan.intervals[level - 1][index]
         shard = self.store.shards[interval.shard]
+        attempt = _Attempt(self, plan, level, index)
         with shard.snapshot() as snapshot:
+            snapshot.prefetch(attempt.ranges())
             found = _interval_state(snapshot.get, plan, level, interval)
             if found.epoch == plan.epoch:
                 return _checkpoint(snapshot, level, interval)
-            attempt = _Attempt(self, plan, level, index)
             outcome = attempt.run(snapshot, watermarks, sections)
         weak = level in self.weak
         puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
@@ -293,6 +310,21 @@ class _Attempt:
         # work then, so it is never cut short.
         self._budget = Budget(math.inf if level in worker.weak else plan.budget, worker.clock)
         self._report = IntervalReport(level, self._interval.first, self._interval.sequencer)
+
+    def ranges(self) -> list[Range]:
+        """What every step reads, and what can be known before its records are looked at."""
+        worker, interval = self._worker, self._interval
+        mine = range(interval.first, interval.last)
+        found = [just(interval_key(self._level, interval.first))]
+        for name in worker.graph.levels[self._level - 1]:
+            number, retention = worker._numbers[name], worker._retention[name]
+            found += (backlog_range(number, mine), counters_range(number, mine))
+            if retention:
+                found.append(expired_range(number, self._plan.now, _FORGET))
+            ids = worker._filters.get((number, interval.shard))
+            if ids is not None:
+                found += ids.news(self._plan.now, retention.values())
+        return found
 
     def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""
