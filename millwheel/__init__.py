@@ -16,7 +16,7 @@ from millwheel.master.status import Report
 from millwheel.model import codec as codecs
 from millwheel.model.codec import register
 from millwheel.model.computation import Computation
-from millwheel.model.injector import Injector
+from millwheel.model.injector import Injector, RecordBatch
 from millwheel.model.keys import SKIP, by, by_key
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
@@ -48,6 +48,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "Record",
+    "RecordBatch",
     "Report",
     "Sink",
     "StoreError",
