@@ -122,7 +122,7 @@ def _launch(
         from millwheel.spark.executor import SparkExecutor
 
         try:
-            return driver, SparkExecutor(context, graph, driver.numbers, store)
+            return driver, SparkExecutor(context, driver.graph, driver.numbers, store)
         except BaseException:
             driver.let_go()
             raise

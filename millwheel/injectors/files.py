@@ -160,6 +160,15 @@ class Files(Injector):
         for partition, offset in offsets.items():
             self._folder.committed(partition, offset)
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        paths = list(self._folder.paths())
+        gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
+        if not gone:
+            return None
+        which = Identity.parse(gone[0]).path
+        more = f" and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+        return f"{which}{more} was read, and is not there any more, or is packed now: bring it back"
+
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         path = self._now_at(partition, start)
         if self._form(path) == "parquet":
