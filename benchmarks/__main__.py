@@ -18,6 +18,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "timers": 600,
     "guarantees": 1_200,
     "dedup": 900,
+    "cache": 1_200,
     "overhead": 1_200,
     "looking": 600,
     "nab": 300,
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("guarantees", "what exactly-once and strong productions cost (8.1)")
     command.add_argument("--rounds", type=int, default=2, help="turns of each case (default: 2)")
     add("dedup", "five million record IDs in one interval")
+    add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
     command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
     command.add_argument("--parts", action="store_true", help="each part by itself, in CPU time")

@@ -80,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
     command.add_argument("--store", required=True, help="a path (LMDB) or a URL: lmdb:///path, memory:")
-    command.add_argument("--master", help="Spark master (default: local, every core)")
+    command.add_argument(
+        "--master", help="Spark master, such as spark://host:7077, yarn, k8s://… (default: local, every core)"
+    )
     command.add_argument(
         "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
     )

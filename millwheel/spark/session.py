@@ -33,9 +33,14 @@ compiler would take the cores from the workers for the first million records, an
 
 
 def local_session(master: str | None = None) -> SparkSession:
-    """The active session, or a new one on this machine."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    """The active session, or a new one: on this machine, or with executors on a cluster.
+
+    Executors of a cluster must reach the driver, so it is then not bound to loopback, and they start the
+    Python that PYSPARK_PYTHON names on their own machines.
+    """
+    if master is None or master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

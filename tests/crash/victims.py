@@ -31,13 +31,17 @@ def output(folder: Path) -> dict[str, Counter[str]]:
 class Victim:
     """The pipeline in a process of its own."""
 
-    def __init__(self, source: Path, folder: Path, options: dict[str, Any]) -> None:
-        arguments = [str(source), str(folder / "store"), str(folder / "out"), json.dumps(options)]
+    def __init__(
+        self, source: Path, folder: Path, options: dict[str, Any], environment: dict[str, str] | None = None
+    ) -> None:
+        store = options.pop("store", str(folder / "store"))
+        arguments = [str(source), store, str(folder / "out"), json.dumps(options)]
         self.process = subprocess.Popen(
             [sys.executable, str(VICTIM), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=environment,
         )
         self.running = threading.Event()
         self.output: list[str] = []
