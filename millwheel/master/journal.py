@@ -67,6 +67,7 @@ class Journal:
         self._shard = store.journal
         self._generation = 0
         self._owner = ""
+        self._entry = b""
         self.id = ""
         """A name that no other store has; known once the journal is acquired."""
 
@@ -87,16 +88,18 @@ class Journal:
         self._owner = owner
         self.id = unpack(id) if id is not None else uuid.uuid4().hex
         generation = self._generation
+        # No other entry is like it: a store that is cut off makes the write again, and must know it then.
+        self._entry = entry = pack([generation, owner, uuid.uuid4().hex])
 
         def guard(get: Get) -> None:
             found = get(b"driver")
-            if found is not None and unpack(found)[0] >= generation:
+            if found is not None and found != entry and unpack(found)[0] >= generation:
                 raise FencedError(f"{unpack(found)[1]} has taken this pipeline in the same moment")
 
         puts = [
             (b"format", pack(FORMAT)),
             (b"pipeline", pack(graph.name)),
-            (b"driver", pack([generation, owner])),
+            (b"driver", entry),
             (b"id", pack(self.id)),
             (b"shape", _shape(graph)),
         ]
@@ -178,8 +181,8 @@ class Journal:
     def _write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         def guard(get: Get) -> None:
             found = get(b"driver")
-            generation, owner = unpack(found) if found is not None else (0, "nobody")
-            if generation != self._generation:
+            if found != self._entry:
+                owner = unpack(found)[1] if found is not None else "nobody"
                 raise FencedError(
                     f"this driver ({self._owner}) was taken over by {owner}: it stops, and the other one "
                     "goes on; nothing is lost"

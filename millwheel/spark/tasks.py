@@ -24,7 +24,7 @@ from millwheel.model import codec
 from millwheel.model.graph import Graph
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbShard
-from millwheel.store.open import open_store
+from millwheel.store.open import open_store, place_of
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
@@ -111,8 +111,8 @@ def _scratch(id: str) -> Path:
 def _store(address: str) -> Store:
     """This process's handle of a store; one that stood at the same place before is let go."""
     if address not in _stores:
-        place = address.partition("?")[0]
-        for old in [known for known in _stores if known.partition("?")[0] == place]:
+        place = place_of(address)
+        for old in [known for known in _stores if place_of(known) == place]:
             _stores.pop(old).close()
         _stores[address] = open_store(address)
     return _stores[address]
@@ -124,12 +124,12 @@ def reading(address: str) -> Iterator[Store]:
 
     Without an ``id``, an address means whatever store the process has open at the place.
     """
-    if "?" not in address:
+    if address == place_of(address):
         for known, store in _stores.items():
-            if known.partition("?")[0] == address:
+            if place_of(known) == address:
                 yield store
                 return
-    elif any(known.partition("?")[0] == address.partition("?")[0] for known in _stores):
+    elif any(place_of(known) == place_of(address) for known in _stores):
         yield _store(address)
         return
     store = open_store(address)

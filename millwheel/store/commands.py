@@ -7,9 +7,7 @@ import json
 import os
 from typing import Any
 
-from millwheel.errors import StoreError
 from millwheel.store.check import check
-from millwheel.store.lmdb import LmdbStore
 from millwheel.store.open import open_existing
 
 
@@ -62,8 +60,6 @@ def _store_check(options: argparse.Namespace) -> int:
 def _store_compact(options: argparse.Namespace) -> int:
     store = open_existing(options.store)
     try:
-        if not isinstance(store, LmdbStore):
-            raise StoreError(f"{options.store} cannot be compacted: only a store in a folder can")
         store.lock(f"millwheel store compact, process {os.getpid()}")
         before, now = store.compact()
     finally:

@@ -55,6 +55,9 @@ class _Snapshot:
                     return
                 yield key, value
 
+    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
+        """A read is a memory access here."""
+
 
 class LmdbShard:
     """One environment. The lock keeps the map from being moved under a reader of this process."""
@@ -203,6 +206,20 @@ class LmdbStore(Store):
         if takeover:
             os.replace(name, self._path / _LOCK_FILE)
         self._lock_file = file
+
+    def in_use(self) -> bool | None:
+        lock = self._path / _LOCK_FILE
+        if not lock.exists():
+            return False
+        try:
+            inode = os.stat(lock).st_ino
+            with open("/proc/locks") as locks:
+                held = [line.split() for line in locks]
+        except OSError:
+            return None
+        return any(
+            "FLOCK" in fields and any(part.endswith(f":{inode}") for part in fields) for fields in held
+        )
 
     def compact(self) -> tuple[int, int]:
         """Writes every environment anew, without its free pages; the bytes before and after.

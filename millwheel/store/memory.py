@@ -39,6 +39,9 @@ class MemoryShard:
         for key in self._keys[first : bisect.bisect_left(self._keys, stop, first)]:
             yield key, self._values[key]
 
+    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
+        """A read costs nothing here."""
+
     def write(
         self,
         puts: Iterable[tuple[bytes, bytes]],

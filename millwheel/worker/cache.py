@@ -189,6 +189,13 @@ class Reading:
             return self._index(start, stop)
         return self._snapshot.scan(start, stop)
 
+    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
+        """Says what will be read next, but for what is here."""
+        known = (*_WHOLE, _INDEX)
+        self._snapshot.prefetch(
+            [part for part in ranges if part[0][0] not in known or self._bound(part[0]) == part[0]]
+        )
+
     def _bound(self, start: bytes) -> bytes:
         """How far a range is known: all that the store has before that is here, or was read in this step."""
         bound = self._bounds.get(start)

@@ -28,7 +28,7 @@ from millwheel.errors import FencedError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Shard, Snapshot, Store
+from millwheel.store.base import Get, Shard, Snapshot, SnapshotLost, Store
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
@@ -127,6 +127,22 @@ class Worker:
         With ``defer`` the write waits, as that of a weak level does, until somebody takes it: then the
         productions must not leave the process before it is made.
         """
+        while True:
+            try:
+                return self._step(plan, level, index, watermarks, sections, defer=defer)
+            except SnapshotLost:  # nothing is written; and the store is waited for no longer than it says
+                continue
+
+    def _step(
+        self,
+        plan: Plan,
+        level: int,
+        index: int,
+        watermarks: dict[str, int],
+        sections: list[Section],
+        *,
+        defer: bool,
+    ) -> Outcome:
         interval = plan.intervals[level - 1][index]
         shard = self.store.shards[interval.shard]
         with shard.snapshot() as snapshot:
