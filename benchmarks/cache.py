@@ -30,8 +30,8 @@ _MB = 1_000_000
 _SIZES = (0, 4, 8, 12, 16, 24, 32)  # MB; all rows take about 22
 _KEYS = 20_000
 _PROFILE = 1_000  # bytes that are known of a key
-_EPOCH = 2_000
-_EPOCHS = 200
+_EPOCH = 10_000
+_EPOCHS = 60
 _CHANGED = 0.02
 _TARGET = 0.5
 
@@ -77,7 +77,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     """Measures each size, prints and writes."""
     from tests.servers.postgres import cluster
 
-    keys, epochs = (2_000, 20) if quick else (_KEYS, _EPOCHS)
+    keys, epochs = (10_000, 12) if quick else (_KEYS, _EPOCHS)
     sizes = _SIZES[::3] if quick else _SIZES
     found = []
     with results.scratch("cache") as work, cluster() as server:

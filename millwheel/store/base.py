@@ -19,6 +19,10 @@ Guard = Callable[[Get], None]
 """Looks at the shard inside a write, before anything is changed, and raises to refuse it (6.2)."""
 
 
+Range = tuple[bytes, bytes, int]
+"""From a key, to before another one, and how many entries of it are wanted at most."""
+
+
 class SnapshotLost(StoreError):
     """The store went away in the middle of a reading. Nothing is lost: read from the beginning."""
 
@@ -35,11 +39,11 @@ class Snapshot(Protocol):
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``start`` to before ``stop``, in order."""
 
-    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
-        """Says what will be read next: (start, stop, how many entries at most).
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """Says what will be read next.
 
         A store for which a read is a round trip fetches all of it in one; `scan` and `get` are then answered
-        from it where they ask for just that range, or for the key of a `one` that was fetched.
+        from it where they ask for just that range, or for the key of a `just` that was fetched.
         """
 
 
@@ -98,10 +102,10 @@ class Store(abc.ABC):
         raise StoreError(f"{self.address} cannot be compacted: it keeps no more than it needs")
 
 
-def one(key: bytes) -> tuple[bytes, bytes, int]:
+def just(key: bytes) -> Range:
     """The range that is a key alone, to be prefetched.
 
-    >>> one(b"k")
+    >>> just(b"k")
     (b'k', b'k\\x00', 1)
     """
     return key, key + b"\x00", 1

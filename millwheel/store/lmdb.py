@@ -23,7 +23,7 @@ from urllib.parse import quote
 import lmdb
 
 from millwheel.errors import StoreError
-from millwheel.store.base import Guard, Shard, Store
+from millwheel.store.base import Guard, Range, Shard, Store
 
 _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
 _READERS = 1024  # slots for reading processes; a killed one's slot is taken back at the next open
@@ -55,7 +55,7 @@ class _Snapshot:
                     return
                 yield key, value
 
-    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
+    def prefetch(self, ranges: Sequence[Range]) -> None:
         """A read is a memory access here."""
 
 

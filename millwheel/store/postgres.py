@@ -22,7 +22,7 @@ import psycopg
 
 from millwheel.errors import StoreError
 from millwheel.model.secrets import without_secrets
-from millwheel.store.base import Guard, Shard, SnapshotLost, Store
+from millwheel.store.base import Guard, Range, Shard, SnapshotLost, Store
 from millwheel.store.schema import About, make, quoted, read_about, tables
 from millwheel.store.sessions import ByteArray, Session, Sessions, Traffic, chunks
 
@@ -108,7 +108,7 @@ class _Snapshot:
             yield from entries
             most = min(4 * most, _MOST_ROWS)
 
-    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
+    def prefetch(self, ranges: Sequence[Range]) -> None:
         if not ranges:
             return
         starts, stops, most = zip(*ranges, strict=True)
@@ -232,7 +232,7 @@ class PostgresStore(Store):
         ]
         self.journal: Shard = found[0]
         self.shards: Sequence[Shard] = found[1:]
-        self._sessions.on_loss = self._keep
+        self._sessions.on_connect = self._keep
 
     def _open(self, shards: int, *, existing: bool, identity: str | None) -> About:
         about = self._sessions.run(lambda session: read_about(session, self._schema))
@@ -275,24 +275,24 @@ class PostgresStore(Store):
     def _try_lock(self, session: Session, owner: str, *, takeover: bool) -> bool:
         lock = (self._about.lock, 0)
         end = time.monotonic() + _TAKEOVER
-        while not session.ask("SELECT pg_try_advisory_lock($1, $2)", lock)[0][0]:
+        while not session.rows("SELECT pg_try_advisory_lock($1, $2)", lock)[0][0]:
             if not takeover or time.monotonic() > end:
                 return False
-            session.ask(_END_HOLDER, lock)
+            session.rows(_END_HOLDER, lock)
             time.sleep(0.02)
         session.send(f"UPDATE {quoted(self._schema)}.about SET value = $1 WHERE name = 'owner'", (owner,))
         session.sync()
         return True
 
     def _keep(self) -> None:
-        """A connection was lost, and perhaps that of the lock too: takes it again, if nobody else has.
+        """Connections were lost, and perhaps that of the lock too: takes it again, if nobody else has it.
 
         Where somebody has, he has a newer sequencer as well, and our next write is refused.
         """
         if self._keeper is None:
             return
         try:
-            self._keeper.ask("SELECT 1")
+            self._keeper.rows("SELECT 1")
         except psycopg.Error:
             self._keeper.close()
             self._keeper = None
@@ -300,7 +300,7 @@ class PostgresStore(Store):
 
     def _holder(self) -> str:
         query = f"SELECT value FROM {quoted(self._schema)}.about WHERE name = 'owner'"
-        found = self._sessions.run(lambda session: session.ask(query))
+        found = self._sessions.run(lambda session: session.rows(query))
         return str(found[0][0]) or "another driver"
 
     def close(self) -> None:
@@ -311,10 +311,10 @@ class PostgresStore(Store):
 
     def size(self) -> int:
         query = f"SELECT {' + '.join(f'pg_total_relation_size({_text(table)})' for table in self._tables)}"
-        return int(self._sessions.run(lambda session: session.ask(query))[0][0])
+        return int(self._sessions.run(lambda session: session.rows(query))[0][0])
 
     def in_use(self) -> bool | None:
-        found = self._sessions.run(lambda session: session.ask(_HOLDER, (self._about.lock, 0)))
+        found = self._sessions.run(lambda session: session.rows(_HOLDER, (self._about.lock, 0)))
         return bool(found)
 
     def compact(self) -> tuple[int, int]:

@@ -69,13 +69,13 @@ MIGRATIONS: list[Migration] = [_first]
 
 def read_about(session: Session, schema: str) -> About | None:
     """What is there, or None where there is no store; an older one is brought up to date."""
-    found = session.ask(
+    found = session.rows(
         "SELECT oid::int8, to_regclass($2) IS NOT NULL FROM pg_namespace WHERE nspname = $1",
         (schema, f"{quoted(schema)}.about"),
     )
     if not found or not found[0][1]:
         return None
-    entries = dict(session.ask(f"SELECT name, value FROM {quoted(schema)}.about"))
+    entries = dict(session.rows(f"SELECT name, value FROM {quoted(schema)}.about"))
     version = int(entries["version"])
     if version > len(MIGRATIONS):
         raise StoreError(

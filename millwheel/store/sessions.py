@@ -144,16 +144,10 @@ class Session:
         cursor.execute(query.encode(), parameters or None, binary=True)
         return cursor
 
-    def ask(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """The rows of a statement that is a transaction of its own."""
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """Sends a statement and waits for its rows, and for everything that was sent before."""
         cursor = self.send(query, parameters)
         self.sync()
-        return cursor.fetchall()
-
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """The rows of a statement inside a transaction."""
-        cursor = self.send(query, parameters)
-        self._traffic.waits += 1
         return cursor.fetchall()
 
     def sync(self) -> None:
@@ -191,8 +185,8 @@ class Sessions:
         self._first_patience = first_patience
         self._reached = False
         self.traffic = Traffic()
-        self.on_loss: Callable[[], None] = lambda: None
-        """Called when a connection was replaced."""
+        self.on_connect: Callable[[], None] = lambda: None
+        """Called when a connection was made: perhaps others were lost."""
         try:
             self._conninfo: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(url)}
         except psycopg.Error as error:
@@ -239,13 +233,14 @@ class Sessions:
         """As `run`, but the connection remains the caller's."""
         end: float | None = None
         wait = _FIRST_WAIT
+        made = self.traffic.connections
         while True:
             session: Session | None = None
             try:
                 session = self.take()
                 found = work(session)
-                if end is not None:
-                    self.on_loss()
+                if self.traffic.connections != made:
+                    self.on_connect()
                 return session, found
             except psycopg.Error as error:
                 if session is not None:

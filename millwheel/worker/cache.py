@@ -17,14 +17,15 @@ from typing import NamedTuple
 
 from millwheel.model.codec import pack, unpack
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Shard, Snapshot
+from millwheel.store.base import Get, Range, Shard, Snapshot
 from millwheel.store.layout import TIMER_TIME, after, time_of
 from millwheel.store.row import decode_row
-from millwheel.worker.plan import Interval
+from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.tablets import FIRST_KIND, NO_COUNTS, ROWS
 
 _ROW, _INDEX, _COUNTERS, _BACKLOG = b"RTCB"
 _WHOLE = (_COUNTERS, _BACKLOG)  # ranges that a step always reads as a whole
+_RANGES = (*_WHOLE, _INDEX)
 _HEADER = b"\x00"  # behind an interval's prefix: what is known of its part of the cache
 _BOUND = b"\x01"  # and a range of it: how far the range is known
 _COMPUTATION = slice(1, 3)  # of any key
@@ -87,18 +88,33 @@ class Cache:
 
     @contextmanager
     def reading(
-        self, snapshot: Snapshot, level: int, interval: Interval, state: Token, epoch: int, parts: int
+        self, snapshot: Snapshot, plan: Plan, level: int, interval: Interval, state: Token
     ) -> Iterator[Reading]:
-        """Stands before a reading of the store, in which the interval is found in a state.
-
-        ``parts`` is how many intervals share the room.
-        """
+        """Stands before a reading of the store, in which the interval is found in a state."""
         shelf = self._shelves.get(interval.shard)
         if shelf is None:
             shelf = self._shelves[interval.shard] = self._open(interval.shard)
         place = bytes((level, interval.first, interval.last))
+        share = self._limit // sum(map(len, plan.intervals))
         with shelf.snapshot() as kept:
-            yield Reading(shelf, kept, snapshot, place, interval.first, state, epoch, self._limit // parts)
+            yield Reading(shelf, kept, snapshot, place, interval.first, state, plan.epoch, share)
+
+
+@contextmanager
+def before(
+    cache: Cache | None, snapshot: Snapshot, plan: Plan, level: int, interval: Interval, state: Token
+) -> Iterator[Reading | None]:
+    """A cache's reading of an interval; None without a cache."""
+    if cache is None:
+        yield None
+        return
+    with cache.reading(snapshot, plan, level, interval, state) as reading:
+        yield reading
+
+
+def not_kept(cache: Cache | None, ranges: list[Range]) -> list[Range]:
+    """Of what a step will read: what is fetched with the interval's state, whatever a cache may have."""
+    return ranges if cache is None else [part for part in ranges if part[0][0] not in _RANGES]
 
 
 class Reading:
@@ -189,12 +205,15 @@ class Reading:
             return self._index(start, stop)
         return self._snapshot.scan(start, stop)
 
-    def prefetch(self, ranges: Sequence[tuple[bytes, bytes, int]]) -> None:
-        """Says what will be read next, but for what is here."""
-        known = (*_WHOLE, _INDEX)
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """Says what will be read next of what may be kept here, and is not."""
         self._snapshot.prefetch(
-            [part for part in ranges if part[0][0] not in known or self._bound(part[0]) == part[0]]
+            [part for part in ranges if part[0][0] in _RANGES and not self._knows(part[0])]
         )
+
+    def _knows(self, start: bytes) -> bool:
+        """Whether something of a range is known."""
+        return self._bound(start) != start
 
     def _bound(self, start: bytes) -> bytes:
         """How far a range is known: all that the store has before that is here, or was read in this step."""
@@ -213,7 +232,7 @@ class Reading:
         return counters is not None and not counters.get(tablet, NO_COUNTS)[FIRST_KIND + kind]
 
     def _whole(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
-        if self._bound(start) != start:
+        if self._knows(start):
             entries = list(self._stored(start, stop))
         else:
             entries = list(self._snapshot.scan(start, stop))
@@ -292,7 +311,7 @@ class Reading:
             return key < self._bound(key[:_INDEX_START])
         if kind in _WHOLE:
             start = key[:3] + self._first
-            return self._bound(start) != start
+            return self._knows(start)
         return False
 
     def _counted(self, changes: dict[bytes, bytes | None], state: Token) -> _Header:

@@ -20,27 +20,27 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Shard, Snapshot, SnapshotLost, Store
+from millwheel.store.base import Get, Range, Shard, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
-from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
+from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
-from millwheel.worker.cache import Cache, Reading, Token
+from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
 from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
-from millwheel.worker.tablets import Tablets
+from millwheel.worker.tablets import Tablets, counters_range
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
@@ -63,7 +63,7 @@ class Outcome:
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
-        return pack([self.lows, self.sections, self.batches, self.report])
+        return pack_plain([self.lows, self.sections, self.batches, self.report])
 
     @staticmethod
     def from_bytes(data: bytes) -> Outcome:
@@ -145,14 +145,15 @@ class Worker:
     ) -> Outcome:
         interval = plan.intervals[level - 1][index]
         shard = self.store.shards[interval.shard]
+        attempt = _Attempt(self, plan, level, index)
         with shard.snapshot() as snapshot:
+            snapshot.prefetch(not_kept(self.cache, attempt.ranges()))
             found = _interval_state(snapshot.get, plan, level, interval)
             if found.epoch == plan.epoch:
                 return _checkpoint(snapshot, level, interval)
-            attempt = _Attempt(self, plan, level, index)
-            with self._reading(snapshot, plan, level, interval, found) as reading:
-                attempt.reading = reading if isinstance(reading, Reading) else None
-                outcome = attempt.run(reading, watermarks, sections)
+            state = Token(found.sequencer, found.epoch, found.nonce)
+            with before(self.cache, snapshot, plan, level, interval, state) as attempt.reading:
+                outcome = attempt.run(attempt.reading or snapshot, watermarks, sections)
         weak = level in self.weak
         puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
 
@@ -174,19 +175,6 @@ class Worker:
             with shard.snapshot() as snapshot:
                 return _checkpoint(snapshot, level, interval)
         return outcome
-
-    @contextmanager
-    def _reading(
-        self, snapshot: Snapshot, plan: Plan, level: int, interval: Interval, found: _IntervalState
-    ) -> Iterator[Snapshot]:
-        """What a step reads: the store, or the cache before it."""
-        if self.cache is None:
-            yield snapshot
-            return
-        state = Token(found.sequencer, found.epoch, found.nonce)
-        parts = sum(map(len, plan.intervals))
-        with self.cache.reading(snapshot, level, interval, state, plan.epoch, parts) as reading:
-            yield reading
 
     def id_filter(self, computation: int, shard: int) -> IdFilter:
         """This worker's filter of the IDs that a computation has seen in a shard."""
@@ -337,9 +325,26 @@ class _Attempt:
         self.token = Token(self._interval.sequencer, plan.epoch, nonce)
         self.reading: Reading | None = None
 
+    def ranges(self) -> list[Range]:
+        """What every step reads, and what can be known before its records are looked at."""
+        worker, interval = self._worker, self._interval
+        mine = range(interval.first, interval.last)
+        found = [just(interval_key(self._level, interval.first))]
+        for name in worker.graph.levels[self._level - 1]:
+            number, retention = worker._numbers[name], worker._retention[name]
+            found += (backlog_range(number, mine), counters_range(number, mine))
+            if retention:
+                found.append(expired_range(number, self._plan.now, _FORGET))
+            ids = worker._filters.get((number, interval.shard))
+            if ids is not None:
+                found += ids.news(self._plan.now, retention.values())
+        return found
+
     def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""
         started = time.perf_counter()
+        if self.reading is not None:
+            self.reading.prefetch(self.ranges())
         mine = range(self._interval.first, self._interval.last)
         arrivals = {name: Arrivals() for name in self._worker.graph.levels[self._level - 1]}
         waited = {

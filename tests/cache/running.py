@@ -80,6 +80,7 @@ class Running:
         )
         self._workers = [Worker(graph, self._driver.numbers, memory, cache=cache) for cache in caches]
         self._turn = 0
+        self.job = None
 
     def epoch(self, *records: tuple[str, Any, int], watermark: int) -> Counter[str]:
         """One epoch on the next worker; gives what the store was asked in it."""

@@ -16,7 +16,7 @@ from tests.servers.postgres import Cluster
 from tests.servers.processes import Unavailable
 from tests.spark.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _OPTIONS = {"compact_below": 0, "target": 0.3, "progress": False}
 _SPECULATION = {
@@ -62,13 +62,13 @@ def _disturb(victim: Victim, cluster: Standalone, folder: Path) -> None:
         assert victim.process.poll() is None, f"it ended too soon: {''.join(victim.errors)[-3000:]}"
         return _written(folder) > than
 
-    eventually(lambda: further(0), 120)
+    eventually(lambda: further(0), 200)
     cluster.executors()[0].kill()
     before = _written(folder)
-    eventually(lambda: further(before + 2), 120)
+    eventually(lambda: further(before + 2), 200)
     cluster.kill_worker()
     cluster.start_worker()
-    assert victim.ended(150), "".join(victim.errors)[-3000:]
+    assert victim.ended(250), "".join(victim.errors)[-3000:]
     assert victim.process.returncode == 0, "".join(victim.errors)[-3000:]
 
 
