@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         help="run a pipeline",
         description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
         "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store.",
-        epilog="examples: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
+        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
         "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")

@@ -8,6 +8,7 @@ in an ordered map that the Python workers of an executor share. See ``docs/mecha
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from millwheel.errors import StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Shard, Snapshot
@@ -22,6 +24,8 @@ from millwheel.store.layout import TIMER_TIME, after, time_of
 from millwheel.store.row import decode_row
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.tablets import FIRST_KIND, NO_COUNTS, ROWS
+
+logger = logging.getLogger("millwheel")
 
 _ROW, _INDEX, _COUNTERS, _BACKLOG = b"RTCB"
 _WHOLE = (_COUNTERS, _BACKLOG)  # ranges that a step always reads as a whole
@@ -84,16 +88,30 @@ class Cache:
     def __init__(self, shelf: Callable[[int], Shard], limit: int) -> None:
         self._open = shelf
         self._shelves: dict[int, Shard] = {}
+        self._refused: set[int] = set()
         self._limit = limit
+
+    def _shelf(self, shard: int) -> Shard:
+        if shard not in self._shelves:
+            self._shelves[shard] = self._open(shard)
+        return self._shelves[shard]
+
+    def usable(self, shard: int) -> bool:
+        """Whether the shelf of a shard can be opened; a cache that cannot be had is no reason to fail."""
+        try:
+            self._shelf(shard)
+        except StoreError as error:
+            if shard not in self._refused:
+                logger.warning("there is no cache for shard %d: %s", shard, error)
+            self._refused.add(shard)
+        return shard not in self._refused
 
     @contextmanager
     def reading(
         self, snapshot: Snapshot, plan: Plan, level: int, interval: Interval, state: Token
     ) -> Iterator[Reading]:
         """Stands before a reading of the store, in which the interval is found in a state."""
-        shelf = self._shelves.get(interval.shard)
-        if shelf is None:
-            shelf = self._shelves[interval.shard] = self._open(interval.shard)
+        shelf = self._shelf(interval.shard)
         place = bytes((level, interval.first, interval.last))
         share = self._limit // sum(map(len, plan.intervals))
         with shelf.snapshot() as kept:
@@ -105,7 +123,7 @@ def before(
     cache: Cache | None, snapshot: Snapshot, plan: Plan, level: int, interval: Interval, state: Token
 ) -> Iterator[Reading | None]:
     """A cache's reading of an interval; None without a cache."""
-    if cache is None:
+    if cache is None or not cache.usable(interval.shard):
         yield None
         return
     with cache.reading(snapshot, plan, level, interval, state) as reading:
@@ -264,12 +282,15 @@ class Reading:
 
     def keep(self, state: Token, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
         """Brings the cache to a state that a step of this reading has written, by these changes."""
-        with self._shelf.snapshot() as self._kept:  # a later one; the write sees whether all is as it was
-            changes = self._changes(puts, deletes)
-            stale = (
-                [] if self.trusted else [key for key, _ in self._kept.scan(self._place, after(self._place))]
-            )
-        self._write(self._counted(changes, state), changes, stale)
+        try:
+            with self._shelf.snapshot() as self._kept:  # a later one; the write sees whether all is as it was
+                changes = self._changes(puts, deletes)
+                stale = [] if self.trusted else list(_overlapping(self._kept, self._place))
+            self._write(self._counted(changes, state), changes, stale)
+        except _Changed:
+            pass  # an attempt beside this one: at worst, the next step reads the store
+        except StoreError as error:  # the step is committed: what is not kept is read again
+            logger.warning("the cache could not be written: %s", error)
 
     def _changes(
         self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]
@@ -319,6 +340,8 @@ class Reading:
         header = self._header
         rows, size = dict(header.rows), header.size
         for key, value in changes.items():
+            if key[0] in _WHOLE:
+                continue  # they are few, and replaced
             before = self._hits.get(key)
             if value is not None:
                 size += len(value) - (len(before) if before is not None else -len(key) - _ENTRY)
@@ -339,12 +362,9 @@ class Reading:
             if was.sequencer == header.token.sequencer and was.epoch >= header.token.epoch:
                 return  # whoever is ahead of us knows better
             deletes = stale
-        try:
-            self._shelf.write(puts, deletes, self._guard(was))
-            if header.size > self._limit:
-                _make_room(self._shelf, place, header, self._limit, self._guard(header.token))
-        except _Changed:
-            pass  # an attempt beside this one: at worst, the next step reads the store
+        self._shelf.write(puts, deletes, self._guard(was))
+        if header.size > self._limit:
+            _make_room(self._shelf, place, header, self._limit, self._guard(header.token))
 
     def _guard(self, token: Token) -> Callable[[Get], None]:
         def guard(get: Get) -> None:
@@ -352,6 +372,18 @@ class Reading:
                 raise _Changed
 
         return guard
+
+
+def _overlapping(kept: Snapshot, place: bytes) -> Iterator[bytes]:
+    """The keys of an interval, and of those that have shared tablets with it in another layout."""
+    level, first, last = place
+    start, stop = bytes((level,)), bytes((level + 1,))
+    while (entry := next(kept.scan(start, stop), None)) is not None:
+        other = entry[0][: len(place)]
+        start = after(other)
+        if other[1] < last and first < other[2]:
+            for key, _ in kept.scan(other, start):
+                yield key
 
 
 def proves(kept: Token, state: Token, epoch: int) -> bool:
@@ -363,7 +395,7 @@ def _make_room(shelf: Shard, place: bytes, header: _Header, limit: int, guard: C
     """Lets go of what will be needed last: rows, and the timer index from its far end."""
     found: list[tuple[float, int, bytes, int]] = []
     everything = []
-    header.size, header.full = 0, True
+    header.size = 0
     with shelf.snapshot() as kept:
         for key, value in kept.scan(place, after(place)):
             everything.append(key)
@@ -387,6 +419,7 @@ def _make_room(shelf: Shard, place: bytes, header: _Header, limit: int, guard: C
         else:
             start = key[:_INDEX_START]
             bounds[start] = min(key, bounds.get(start, key))
+    header.full = header.full or bool(gone)
     if header.size > limit:
         shelf.write([(place + _HEADER, _Header(full=True).to_bytes())], everything, guard)
         return

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from millwheel.errors import StoreError
 from millwheel.store.memory import MemoryShard
+from millwheel.worker.cache import Cache
 from tests.cache.running import Profile, Running, Windows, cache_of, shelves
 
 KEYS = [f"key {number}" for number in range(50)]
@@ -96,3 +100,22 @@ def test_a_state_that_a_hook_holds_on_to_is_not_seen_by_the_next_epoch() -> None
         running.epoch(("k", time, time), watermark=0)
     running.epoch(watermark=100)
     assert [record.value for record in running.sink.records] == [[0, 1, 2]]
+
+
+class _Broken(MemoryShard):
+    """Takes nothing: its disk is full."""
+
+    def write(self, *rest: object, **options: object) -> None:
+        raise StoreError("no room")
+
+
+def _refused(shard: int) -> MemoryShard:
+    raise StoreError("no folder")
+
+
+@pytest.mark.parametrize("shelf", [lambda shard: _Broken([]), _refused], ids=["full", "not to be had"])
+def test_a_cache_that_cannot_be_used_is_done_without(shelf: Any) -> None:
+    running = Running(Profile(), [Cache(shelf, 10**6)])
+    for epoch in range(3):
+        assert running.epoch(*_records(epoch), watermark=0)["R"] in (0, len(KEYS))
+    assert len(running.sink.records) == 3 * len(KEYS)
