@@ -8,6 +8,7 @@ a row of a table. A partition's name tells which file it is, whatever the file i
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -231,7 +232,8 @@ class Files(Injector):
             return identity.path  # none of it is committed: it may have been mended
         raise InputError(
             f"the file {identity.path} was removed, or changed where it was read already, before it was read "
-            f"to its end, and nothing that matches {self._pattern} is it: bring it back"
+            f"to its end, and nothing that matches {self._pattern} is it: bring it back (this is the host "
+            f"{socket.gethostname()}; on a cluster, every executor must see the files)"
         )
 
     def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
