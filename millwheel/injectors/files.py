@@ -8,6 +8,7 @@ a row of a table. A partition's name tells which file it is, whatever the file i
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -159,6 +160,15 @@ class Files(Injector):
         for partition, offset in offsets.items():
             self._folder.committed(partition, offset)
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        paths = list(self._folder.paths())
+        gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
+        if not gone:
+            return None
+        which = Identity.parse(gone[0]).path
+        more = f" and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+        return f"{which}{more} was read, and is not there any more, or is packed now: bring it back"
+
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         path = self._now_at(partition, start)
         if self._form(path) == "parquet":
@@ -221,5 +231,6 @@ class Files(Injector):
             return identity.path  # none of it is committed: it may have been mended
         raise InputError(
             f"the file {identity.path} was removed, or changed where it was read already, before it was read "
-            f"to its end, and nothing that matches {self._pattern} is it: bring it back"
+            f"to its end, and nothing that matches {self._pattern} is it: bring it back (this is the host "
+            f"{socket.gethostname()}; on a cluster, every executor must see the files)"
         )

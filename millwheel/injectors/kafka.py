@@ -245,6 +245,23 @@ class Kafka(Injector):
         except kafka.KafkaException as error:
             logger.warning("offsets could not be committed to Kafka: %s", self._error(error))
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        kafka = import_kafka()
+        wanted = {kafka.TopicPartition(*_parse(name)): kafka.admin.OffsetSpec.earliest() for name in offsets}
+        try:
+            answers = self._client.list_offsets(wanted, request_timeout=_REQUEST)
+            first = {place: answer.result().offset for place, answer in answers.items()}
+        except kafka.KafkaException as error:
+            return str(self._error(error))
+        trimmed = [place for place, offset in first.items() if offset > 0]
+        if not trimmed:
+            return None
+        place = trimmed[0]
+        return (
+            f"the brokers have deleted the first {first[place]:,} messages of "
+            f"{place.topic}/{place.partition} (retention.ms, retention.bytes)"
+        )
+
     @property
     def lag(self) -> dict[str, int]:
         """By partition: messages that are there and not read yet; in the driver."""

@@ -75,17 +75,19 @@ def choose_ranges(
     pieces of a partition go to tasks in order: receivers keep the order of tasks, hence of its records.
     """
     ready = {source.name: _ready(source, polled[source.name], partitions[source.name]) for source in sources}
-    busy = sum(map(bool, ready.values()))
-    if not busy:
+    # Who catches up gets twice the share of the others, so that it does even where they never rest.
+    shares = {source.name: 2 if source.reader else 1 for source in sources if ready[source.name]}
+    if not shares:
         return []
     chosen: list[tuple[Source, str, Offset, Offset, int]] = []
     total = 0
     for source in sources:
-        left = bound // busy
+        left = bound * shares.get(source.name, 0) // sum(shares.values())
         for name, share in _shares(source, ready[source.name], partitions[source.name], left):
             if left <= 0:
                 break
-            share = skew.share(source.name, name, partitions[source.name], ready[source.name], share)
+            if not source.reader:
+                share = skew.share(source.name, name, partitions[source.name], ready[source.name], share)
             if not share:
                 continue
             start = partitions[source.name][name].offset

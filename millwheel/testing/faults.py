@@ -93,6 +93,7 @@ class World:
     """The store, the clock, and the turns of the actors."""
 
     def __init__(self, seed: int, faults: Faults, shards: int) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.faults = faults
         self.memory = MemoryStore(shards)

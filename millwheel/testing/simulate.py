@@ -30,8 +30,10 @@ from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
+from millwheel.store.memory import MemoryShard
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle, weak_levels
@@ -140,7 +142,7 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
                 compact_below=choose((0, 10, 4000)) if chaotic else 4000,
             )
             driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, graph, driver)
+            executor = _Executor(world, driver.graph, driver)
             while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
@@ -212,6 +214,18 @@ class _Sizes:
         """Time means nothing here."""
 
 
+_ROOM = (1_000, 10_000_000)  # bytes of a cache: most must go after each step, and nothing ever
+
+
+def _caches(seed: int) -> list[Cache | None]:
+    """Of two workers: none, one for each, or one for both; by the seed, which then decides nothing else."""
+    kind, room = seed % 3, _ROOM[seed // 3 % 2]
+    if not kind:
+        return [None, None]
+    shelves = [[MemoryShard([]) for _ in range(_SHARDS)] for _ in range(2)]
+    return [Cache((shelves[0] if kind == 1 else mine).__getitem__, room) for mine in shelves]
+
+
 class _Executor:
     """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
 
@@ -221,11 +235,14 @@ class _Executor:
         self._world = world
         self._graph = graph
         self._driver = driver
-        self._workers = [self._new_worker() for _ in range(2)]
+        self._caches = _caches(world.seed)
+        self._workers = [self._new_worker(number) for number in range(2)]
 
-    def _new_worker(self) -> Worker:
+    def _new_worker(self, number: int) -> Worker:
+        """A process on the same executor: the cache is still there."""
         world = self._world
-        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks)
+        cache = self._caches[number]
+        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks, cache)
 
     def execute(self, plan: Plan) -> list[Frame]:
         for _ in range(_JOB_ATTEMPTS):
@@ -297,7 +314,7 @@ class _Executor:
         try:
             return _carried(run(self._workers[number]))
         except Lost:
-            self._workers[number] = self._new_worker()
+            self._workers[number] = self._new_worker(number)
             raise
         finally:
             world.current.in_task = False

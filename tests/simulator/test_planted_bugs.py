@@ -16,6 +16,7 @@ from millwheel.store.layout import checkpoint_key
 from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.testing.faults import Lost
 from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.worker import cache as cache_module
 from millwheel.worker import step as step_module
 from millwheel.worker import tasks
 from millwheel.worker.arrivals import SeenIds
@@ -115,9 +116,10 @@ def _plan_not_journaled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _journal_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        Journal, "_write", lambda self, puts, deletes=(): self._shard.write(puts, deletes, lambda get: None)
-    )
+    def write(self: Any, puts: Any, deletes: Any = (), more: Any = None) -> None:
+        self._shard.write(puts, deletes, more)
+
+    patch.setattr(Journal, "_write", write)
 
 
 def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -195,6 +197,32 @@ def _due_timers_hold_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(step_module.KeyedRun, "run", run)
 
 
+def _cache_without_proof(patch: pytest.MonkeyPatch) -> None:
+    """What a worker keeps is used though another one has written the interval since."""
+    patch.setattr(cache_module, "proves", lambda kept, state, epoch: bool(kept.nonce))
+
+
+def _cache_of_the_sequencer(patch: pytest.MonkeyPatch) -> None:
+    """A cache is trusted as long as the interval has its owner, whoever worked for it."""
+    patch.setattr(
+        cache_module, "proves", lambda kept, state, epoch: kept.nonce and kept.sequencer == state.sequencer
+    )
+
+
+def _cache_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A worker keeps what it was about to write, whether or not that came to pass; no nonce would tell."""
+    original = step_module._Attempt.writes
+
+    def writes(self: Any, outcome: Outcome) -> Any:
+        found = original(self, outcome)
+        if self.reading is not None:
+            self.reading.keep(self.token, *found)
+        return found
+
+    patch.setattr(step_module._Attempt, "writes", writes)
+    patch.setattr(cache_module, "proves", lambda kept, state, epoch: kept.nonce and kept[:2] == state[:2])
+
+
 _MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
 """What it takes until an old plan and another one for the same epoch meet."""
 
@@ -215,6 +243,9 @@ _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "a retry writes to the sink again": (_sink_not_idempotent, [pipelines.windows]),
     "offsets are not journaled": (_offsets_forgotten, [pipelines.windows]),
     "due timers left over hold nothing": (_due_timers_hold_nothing, [pipelines.windows]),
+    "a cache that is trusted without proof": (_cache_without_proof, [pipelines.windows]),
+    "a cache that looks at the owner alone": (_cache_of_the_sequencer, [pipelines.windows]),
+    "a cache that does not look at the nonce": (_cache_before_the_commit, [pipelines.draws]),
 }
 
 
