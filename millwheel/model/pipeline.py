@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millwheel.errors import PipelineError
+from millwheel.model.combiners import Combine
 from millwheel.model.computation import Computation
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
@@ -32,6 +33,8 @@ class Node:
     strong_productions: bool
     watermark: float = 1.0
     """Which percentile of the pending timestamps drives its timers; 1.0: all of them."""
+    combine: Combine | None = None
+    """What joins a key's records where they are sent."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -125,8 +128,12 @@ class Pipeline:
         watermark: float = 1.0,
         exactly_once: bool | None = None,
         strong_productions: bool | None = None,
+        combine: Combine | None = None,
     ) -> None:
-        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``."""
+        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``.
+
+        ``combine`` joins the records of a key where they are sent: see `millwheel.combiners`.
+        """
         if not isinstance(computation, Computation):
             hint = " (an instance, not the class)" if isinstance(computation, type) else ""
             raise PipelineError(
@@ -162,6 +169,11 @@ class Pipeline:
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
         if isinstance(watermark, bool) or not isinstance(watermark, int | float) or not 0 < watermark <= 1:
             raise PipelineError(f"{where}: watermark is a share such as 0.99, at most 1.0, not {watermark!r}")
+        if combine is not None and (not callable(combine) or isinstance(combine, type)):
+            raise PipelineError(
+                f"{where}: combine is a function of a key and its records, or one of millwheel.combiners "
+                f"such as Count(millwheel.SECOND), not {combine!r}"
+            )
         for method in ("encode", "decode"):
             if not callable(getattr(computation.codec, method, None)):
                 raise PipelineError(f"{where}: its codec {computation.codec!r} has no {method}()")
@@ -175,6 +187,7 @@ class Pipeline:
             computation.exactly_once if exactly_once is None else bool(exactly_once),
             computation.strong_productions if strong_productions is None else bool(strong_productions),
             float(watermark),
+            combine,
         )
 
     def sink(self, stream: str, sink: Sink) -> None:
