@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import PipelineError
+from millwheel.master.balancer import Balancer
 from millwheel.master.driver import Driver, Executor
 from millwheel.master.intervals import check_slots, shard_count
 from millwheel.master.job import Job
@@ -38,6 +39,7 @@ _OPTIONS = {
     "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
+    "balance": "whether key intervals follow the load: move, split and merge (default: yes)",
     "takeover": "whether to take the store from a driver that still holds it (default: no)",
     "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
     "trace": "whether each epoch becomes an OpenTelemetry span (default: no)",
@@ -98,6 +100,7 @@ def _launch(
     context = session.sparkContext
     slots = options.get("slots") or min(context.defaultParallelism, 64)
     check_slots(slots)
+    cores = context.defaultParallelism
     store, discard = _open(where, slots)
     passed = ("target", "due_limit", "compact_below", "max_skew", "step_budget", "takeover")
     given = {name: options[name] for name in passed if name in options}
@@ -111,6 +114,7 @@ def _launch(
             owner=f"process {os.getpid()} on {socket.gethostname()}",
             follow=follow,
             locked=locked,
+            balancer=Balancer(slots, len(store.shards), cores) if options.get("balance", True) else None,
             **given,
         )
 

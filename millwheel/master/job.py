@@ -13,6 +13,7 @@ from millwheel.errors import MillWheelError, PipelineError
 from millwheel.master.change import Change, change
 from millwheel.master.driver import Driver, Executor
 from millwheel.master.explain import Explanation, explain
+from millwheel.master.intervals import check_slots
 from millwheel.master.progress import Progress
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
@@ -43,6 +44,19 @@ class _Apply:
         self.done.set()
 
 
+class _Rescale:
+    """Somebody wants another number of slots."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.done.set()
+
+
 class Job:
     """A running pipeline. Leave the ``with`` block, or call `stop`, to end it after its epoch.
 
@@ -61,7 +75,7 @@ class Job:
     ) -> None:
         self._driver = driver
         self._rebuild = rebuild
-        self._requests: queue.SimpleQueue[_Apply] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_Apply | _Rescale] = queue.SimpleQueue()
         self._executor = executor
         self._until_exhausted = until_exhausted
         self._on_close = on_close
@@ -100,15 +114,27 @@ class Job:
         if self._rebuild is None:
             raise PipelineError("this job cannot be changed while it runs")
         request = _Apply(pipeline)
+        self._ask(request, "there is nothing to apply a pipeline to")
+        assert request.change is not None
+        return request.change
+
+    def rescale(self, slots: int) -> None:
+        """Works on the key space in another number of pieces, from the next epoch on.
+
+        A later start has the number of slots that it is given, whatever this was.
+        """
+        check_slots(slots)
+        self._ask(_Rescale(slots), "start the pipeline with other slots")
+
+    def _ask(self, request: _Apply | _Rescale, otherwise: str) -> None:
+        """Has something done between two epochs, and waits for it."""
         self._requests.put(request)
         while not request.done.wait(_LONGEST_WAIT):
             if not self._thread.is_alive() and not request.done.is_set():
                 self._raise()
-                raise PipelineError("the job has ended: there is nothing to apply a pipeline to")
+                raise PipelineError(f"the job has ended: {otherwise}")
         if request.error is not None:
             raise request.error
-        assert request.change is not None
-        return request.change
 
     def wait(self, timeout: float | None = None) -> Report | None:
         """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""
@@ -175,11 +201,20 @@ class Job:
             finally:
                 request.finish(error)
 
+    def _rescale(self, request: _Rescale) -> None:
+        try:
+            self._driver.rescale(request.slots)
+            request.finish()
+        except MillWheelError as error:
+            request.finish(error)
+            raise
+
     def _become(self, graph: Graph) -> None:
         assert self._rebuild is not None
         before, used = self._driver, self._executor
         driver, executor = self._rebuild(graph)
         driver.baseline = before.baseline
+        driver.rescale(before.slots)
         driver.observer = before.observer
         if driver.observer is not None:
             driver.observer.follow(driver)
@@ -190,7 +225,11 @@ class Job:
         wait = _SHORTEST_WAIT
         while not self._stop.is_set():
             while not self._requests.empty():
-                self._apply(self._requests.get())
+                request = self._requests.get()
+                if isinstance(request, _Rescale):
+                    self._rescale(request)
+                else:
+                    self._apply(request)
             driver = self._driver
             plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
             if plan is None and self._until_exhausted and driver.ended:

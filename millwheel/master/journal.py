@@ -6,7 +6,8 @@
     shape       who reads and writes which stream, for those who look at the store
     topology    the levels and edges of the graph that the plan was made for
     id          a name that no other store has
-    driver      the generation of drivers, and who the present one is
+    driver      the generation of drivers, and who the present one is; a change of intervals takes the next
+    layout      the intervals of each level that the next epoch is to have, and the last changes of them
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
     o...        one entry for each injector and partition: offset, watermark, newest timestamp
@@ -52,7 +53,8 @@ class Recovered:
     watermarks: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Any] | None = None
-    layout: list[list[int]] = field(default_factory=list)
+    layout: list[Any] = field(default_factory=list)
+    """The intervals that the watermarks are of; empty where they are of several layouts."""
     holders: dict[str, list[Any]] = field(default_factory=dict)
     """By injector: the partition that holds its watermark, where, and why."""
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
@@ -159,7 +161,7 @@ class Journal:
         watermarks: dict[str, Any],
         sources: dict[str, int],
         totals: dict[str, Any],
-        layout: list[list[int]],
+        layout: list[Any],
         holders: dict[str, list[Any]],
         partitions: Iterable[tuple[str, str, Partition]],
         notes: Iterable[tuple[bytes, bytes]] = (),
@@ -170,6 +172,18 @@ class Journal:
             value = pack([state.offset, state.watermark, state.newest])
             puts.append((b"o" + pack([source, partition]), value))
         self._write([*puts, *notes])
+
+    def layout(self) -> dict[str, Any]:
+        """The intervals that were chosen last, and why; empty where they were never changed."""
+        with self._shard.snapshot() as snapshot:
+            return read_layout(snapshot)
+
+    def renew(self, layout: dict[str, Any]) -> int:
+        """Journals other intervals under the next generation of the same driver: their new sequencer."""
+        generation = self._generation + 1
+        self._write([(b"driver", pack([generation, self._owner])), (b"layout", pack(layout))])
+        self._generation = generation
+        return generation
 
     def note(self, notes: list[tuple[bytes, bytes]]) -> None:
         """Journals what an observer notes, on its own."""
@@ -198,6 +212,12 @@ class Shape:
     def senders(self, name: str) -> list[str]:
         """Whose watermarks bound a computation's input."""
         return [sender for stream in self.inputs[name] for sender in self.producers[stream]]
+
+
+def read_layout(snapshot: Snapshot) -> dict[str, Any]:
+    """The intervals that the next epoch is to have, and their last changes."""
+    data = snapshot.get(b"layout")
+    return unpack(data) if data is not None else {}
 
 
 def _shape(graph: Graph) -> bytes:

@@ -231,12 +231,36 @@ def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int)
             for interval in part
             if interval.shard == number
         ]
-        while True:
-            try:
-                _fence_shard(shard, mine, sequencer)
-                break
-            except _Moved:  # by the former owner, in its last moment: look again
-                continue
+        _until_still(partial(_fence_shard, shard, mine, sequencer))
+
+
+def refence(
+    store: Store,
+    was: Sequence[Sequence[Interval]],
+    now: Sequence[Sequence[Interval]],
+    sequencer: int,
+) -> None:
+    """Between two epochs: gives the intervals that change their sequencer, and those that are no more.
+
+    The latter keep an entry that refuses their former owners, and lose their checkpoint, of an epoch that
+    is committed.
+    """
+    for number, shard in enumerate(store.shards):
+        changed, gone = [], []
+        for level, (old, new) in enumerate(zip(was, now, strict=True), start=1):
+            firsts = {interval.first for interval in new}
+            changed += [(level, i.first) for i in new if i.shard == number and i.sequencer == sequencer]
+            gone += [(level, i.first) for i in old if i.shard == number and i.first not in firsts]
+        if changed or gone:
+            _until_still(partial(_refence_shard, shard, changed, gone, sequencer))
+
+
+def _until_still(fence: Callable[[], None]) -> None:
+    while True:
+        try:
+            return fence()
+        except _Moved:  # by the former owner, in its last moment: look again
+            continue
 
 
 def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
@@ -245,7 +269,32 @@ def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
         found: dict[bytes, bytes | None] = dict(snapshot.scan(prefix, after(prefix)))
     for key in mine:
         found.setdefault(key, None)
-    states = {key: [0, 0] if old is None else unpack(old) for key, old in found.items()}
+    epochs = {key: _epoch(old) for key, old in found.items()}
+    _write_fence(shard, found, epochs, sequencer)
+
+
+def _refence_shard(
+    shard: Shard, changed: Sequence[tuple[int, int]], gone: Sequence[tuple[int, int]], sequencer: int
+) -> None:
+    with shard.snapshot() as snapshot:
+        found = {interval_key(*place): snapshot.get(interval_key(*place)) for place in (*changed, *gone)}
+    epochs = {key: _epoch(old) for key, old in found.items()}
+    epochs |= {interval_key(*place): 0 for place in gone}
+    _write_fence(shard, found, epochs, sequencer, [checkpoint_key(*place) for place in gone])
+
+
+def _epoch(state: bytes | None) -> int:
+    return 0 if state is None else int(unpack(state)[1])
+
+
+def _write_fence(
+    shard: Shard,
+    found: dict[bytes, bytes | None],
+    epochs: dict[bytes, int],
+    sequencer: int,
+    deletes: Sequence[bytes] = (),
+) -> None:
+    """Writes entries of intervals, if they are as they were found."""
 
     def guard(get: Get) -> None:
         for key, old in found.items():
@@ -255,7 +304,7 @@ def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
             if now != old:
                 raise _Moved
 
-    shard.write([(key, pack([sequencer, *state[1:]])) for key, state in states.items()], (), guard)
+    shard.write([(key, pack([sequencer, epoch])) for key, epoch in epochs.items()], deletes, guard)
 
 
 def touched(store: Store, plan: Plan) -> bool:
@@ -377,6 +426,8 @@ class _Attempt:
             low = max(min(reached[p], oldest), report.low, plan.lows.get(variant(name, p), MIN_TIME))
             report.percentiles[variant(name, p)] = low
         report.counters = tablets.totals()
+        if plan.weigh:
+            report.weights = tablets.weights(arrivals.keys)
         report.ids_filtered, report.ids_read = seen.filtered, seen.read
         if ids is not None:
             report.filter_bytes, report.filter_error = ids.bloom.size, ids.bloom.error
