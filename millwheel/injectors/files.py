@@ -8,7 +8,7 @@ a row of a table. A partition's name tells which file it is, whatever the file i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 from millwheel.errors import InputError
@@ -27,6 +27,7 @@ _STRATEGIES = ("complete", "events", "monotonic", "created")
 
 _FOLLOWED_SLACK = 10 * SECOND  # of a folder that is followed, where the user says nothing
 _SAMPLE = 1 << 16  # bytes that the length of a line is guessed from
+_LONG_LINE = 2_000  # bytes
 _GZIP_RATIO = 6  # logs shrink about this much; it sizes epochs, nothing else
 
 
@@ -47,8 +48,8 @@ class Files(Injector):
 
     * ``complete``: a file holds it until it is read to its end. Right whatever the order of the lines;
       windows close when the files are read. The default where a run ends by itself.
-    * ``events``: the newest timestamp of each unfinished file, ``slack`` behind. The default where a
-      folder is followed, and where ``slack`` is given.
+    * ``events``: the newest timestamp of each unfinished file, ``slack`` behind; of one that is not begun,
+      the timestamp of its first line. The default where a folder is followed, and where ``slack`` is given.
     * ``monotonic``: as ``events``, of files whose timestamps never go back: no slack.
     * ``created``: the creation time of the oldest unfinished file (Fig. 10).
     * a function of (path, offset) that says it explicitly; it must pickle.
@@ -100,6 +101,7 @@ class Files(Injector):
         self._parse = parse
         self._folder = Folder(self._pattern, self._form)
         self._births: dict[str, int] = {}
+        self._heads: dict[str, int] = {}
         self._line_length: int | None = None
 
     def __repr__(self) -> str:
@@ -136,7 +138,19 @@ class Files(Injector):
             if partition not in self._births:
                 self._births[partition] = birth.birth_time(self._path(partition))
             return self._births[partition]
+        if self.slack is not None and not offset:
+            return self._head(partition)
         return MIN_TIME
+
+    def _head(self, partition: str) -> int:
+        """What a file that is not begun vouches for: nothing in it is further behind its first line."""
+        if partition not in self._heads:
+            file = self._folder.files.get(partition)
+            first = None
+            if file is not None and self._form(file.path) != "parquet":
+                first = self._reader(file.path).first(file.path, file.end)
+            self._heads[partition] = MIN_TIME if first is None else max(first - (self.slack or 0), MIN_TIME)
+        return self._heads[partition]
 
     def _path(self, partition: str) -> str:
         file = self._folder.files.get(partition)
@@ -145,6 +159,15 @@ class Files(Injector):
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         for partition, offset in offsets.items():
             self._folder.committed(partition, offset)
+
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        paths = list(self._folder.paths())
+        gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
+        if not gone:
+            return None
+        which = Identity.parse(gone[0]).path
+        more = f" and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+        return f"{which}{more} was read, and is not there any more, or is packed now: bring it back"
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         path = self._now_at(partition, start)
@@ -172,17 +195,31 @@ class Files(Injector):
         if self._line_length is None:
             with lines.open_piece(path, 0, end) as file:
                 sample = file.read(_SAMPLE)
-            self._line_length = max(len(sample) // max(sample.count(b"\n"), 1), 1)
+            length = len(sample) // max(sample.count(b"\n"), 1)
+            # An epoch is so many records: a long one counts as several, or it would be gigabytes.
+            self._line_length = min(max(length, 1), _LONG_LINE)
         return self._line_length
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        return self._batches(partition, start, end, None)
+
+    def read_fields(
+        self, partition: str, start: Offset, end: Offset, fields: Collection[str]
+    ) -> Iterable[RecordBatch]:
+        return self._batches(partition, start, end, fields)
+
+    def _batches(
+        self, partition: str, start: Offset, end: Offset, fields: Collection[str] | None
+    ) -> Iterable[RecordBatch]:
         path = self._now_at(partition, start)
-        form = self._form(path)
-        if form == "parquet":
+        if self._form(path) == "parquet":
             return parquet.batches(path, start or 0, end, self._timestamp, self._id, self._unit)
+        return self._reader(path).batches(path, start or 0, end, fields)
+
+    def _reader(self, path: str) -> lines.Reader:
         divert = self.errors == "divert"
-        reader = lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
-        return reader.batches(path, start or 0, end)
+        form = self._form(path)
+        return lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
 
     def _now_at(self, partition: str, start: Offset) -> str:
         """Where a task finds a file, which may have been renamed since the epoch was planned."""

@@ -22,10 +22,12 @@ from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Journal, Partition
 from millwheel.master.layout import Change, Layout
 from millwheel.master.planning import due_everywhere
+from millwheel.master.roster import enrol
 from millwheel.master.sizing import Sizer
 from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals, hot_keys
 from millwheel.model.graph import Graph
+from millwheel.model.injector import Injector
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
@@ -45,11 +47,14 @@ _ELSEWHERE = -1  # the first tablet of no interval
 _DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
 
 
-_STEP_BUDGET = 1.0  # seconds
+_STEP_BUDGET = 1.0  # seconds, and as long as an epoch is to take
 
 
 class Executor(Protocol):
     """Runs the tasks of an epoch somewhere, and returns the frames of the last level."""
+
+    job: int | None
+    """The number under which the place's own page shows the last epoch, where it has one."""
 
     def execute(self, plan: Plan) -> list[Frame]: ...
 
@@ -90,7 +95,7 @@ class Driver:
         follow: bool = False,
         due_limit: int = _DUE_LIMIT,
         max_skew: int | None = None,
-        step_budget: float = _STEP_BUDGET,
+        step_budget: float | None = None,
         compact_below: int = 4_000,
         takeover: bool = False,
         locked: bool = False,
@@ -99,59 +104,68 @@ class Driver:
         self.graph = graph
         self.store = store
         self.sizer = Sizer(target)
-        self.authority = WatermarkAuthority(graph)
         self._clock = clock
         self._due_limit = due_limit
         self._max_skew = max_skew
-        self._step_budget = step_budget
+        self._step_budget = max(_STEP_BUDGET, target) if step_budget is None else step_budget
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
         self._balancer = balancer
         self._hot: dict[str, tuple[str, float]] = {}
         self.observer: Observer | None = None
+        self.job: int | None = None
+        """Of the last epoch: see `Executor.job`."""
         if not locked:
             store.lock(owner, takeover=takeover)
-        for source in graph.sources:
-            source.injector.open(follow=follow)
-        for sink in self._sinks():
-            sink.open()
+        self._opened: list[Injector | Sink] = []
+        self.base = graph
+        """The pipeline as it was given; `graph` has the sources of those that catch up, too."""
         self.journal = Journal(store)
         sequencer = self.journal.acquire(graph, owner)
-        self.numbers = self.journal.numbers(graph.nodes)
-        found = self.journal.recover(graph)
-        self.epoch = found.epoch
-        self._now = found.now
-        self.authority.restore(found.watermarks)
-        self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
-        self.totals = Totals(found.totals)
-        self.baseline = self.totals.copy()
-        self.layout = Layout(
-            graph, store, self.journal, slots, sequencer, found.layout if found.epoch else None
-        )
         try:
-            self._begin()
+            self._open(follow)
+            found = self.journal.recover()
+            roster = enrol(self.journal, graph, found)
+            graph = self.graph = roster.graph
+            self.numbers = roster.numbers
+            self.epoch = found.epoch
+            self._now = found.now
+            self.authority = WatermarkAuthority(graph)
+            self.authority.restore(roster.watermarks)
+            self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
+            self.authority.admit(self.sources.watermarks, roster.watermarks)
+            self.totals = Totals(found.totals)
+            self.baseline = self.totals.copy()
+            known = found.watermarks.keys() >= graph.nodes.keys()
+            marks = None if not found.epoch else found.layout if known else []
+            self.layout = Layout(graph, store, self.journal, slots, sequencer, marks)
+            self.sources.tell_again()
+            for sink in self._sinks():
+                sink.begin(self.journal.id, self.epoch)
+            self.layout.fence(found.plan)
         except BaseException:
             self.let_go()
             raise
-        self.layout.fence(found.plan)
+        self._caught_up_first = graph.behind(graph.replays)
         self._recovering = found.plan
         self._drained = False
 
-    def _begin(self) -> None:
-        """Tells injectors and sinks where the store stands."""
-        for source in self.graph.sources:
-            source.injector.begin(self.journal.id, source.name)
-        self.sources.tell_again()
+    def _open(self, follow: bool) -> None:
+        """Opens injectors and sinks, and tells the injectors whose they are."""
+        for source in self.base.sources:
+            self._opened.append(source.injector)
+            source.injector.open(follow=follow)
         for sink in self._sinks():
-            sink.begin(self.journal.id, self.epoch)
+            self._opened.append(sink)
+            sink.open()
+        for source in self.base.sources:
+            source.injector.begin(self.journal.id, source.name)
 
     def let_go(self) -> None:
-        """Lets go of the injectors and the sinks."""
-        for source in self.graph.sources:
-            source.injector.close()
-        for sink in self._sinks():
-            sink.close()
+        """Lets go of the injectors and the sinks that were opened."""
+        while self._opened:
+            self._opened.pop().close()
 
     def _sinks(self) -> list[Sink]:
         return [sink for sinks in self.graph.sinks.values() for sink in sinks]
@@ -176,11 +190,14 @@ class Driver:
         self._now = max(self._now, self._clock())
         return self._now
 
-    def next_plan(self, *, drain: bool = False, force: bool = False, over_skew: bool = False) -> Plan | None:
+    def next_plan(
+        self, *, drain: bool = False, force: bool = False, over_skew: bool = False, read: bool = True
+    ) -> Plan | None:
         """The next epoch, or None where there is nothing to do, unless it is forced.
 
         An epoch that drains does not heed holds any more (semantics 9); one over the skew reads on where
-        the limit has brought everything to a stand.
+        the limit has brought everything to a stand. Without ``read`` only what is in flight is finished,
+        with the watermarks as they are.
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
@@ -188,11 +205,12 @@ class Driver:
             self._recovering = None
             return plan
         now = self.now()
-        self.sources.poll(now)
+        if read or not self.sources.polled:
+            self.sources.poll(now)
         wait = self.authority.more_due  # due timers come before new records
         left = self.authority.left
         ranges: list[Range] = []
-        if not wait and left <= self.sizer.bound:
+        if read and not wait and left <= self.sizer.bound:
             ceiling = MAX_TIME if over_skew else self._ceiling()
             ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
         marks = self.sources.marks(ranges, now)
@@ -200,7 +218,8 @@ class Driver:
         if not ranges:
             reached = {name: mark.watermark() for name, mark in marks.items()}
             due = self.authority.makes_due(reached)
-            idle = not (due or wait or left or drain or force or self.authority.next_wall <= now)
+            wall = read and self.authority.next_wall <= now
+            idle = not (due or wait or left or drain or force or wall)
             if idle and self.layout.settled:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
@@ -253,7 +272,8 @@ class Driver:
 
     def _ceiling(self) -> int:
         """The newest timestamp that may be read: so far ahead of the slowest computation (8.4)."""
-        slowest = min(self.authority.lows.values(), default=MAX_TIME)
+        lows = self.authority.lows
+        slowest = min((lows[name] for name in lows if name not in self._caught_up_first), default=MAX_TIME)
         if self._max_skew is None or slowest in (MIN_TIME, MAX_TIME):
             return MAX_TIME
         return min(slowest + self._max_skew, MAX_TIME)
@@ -270,6 +290,7 @@ class Driver:
         self.journal.plan(plan, self.graph)
         moments.append(time.perf_counter())
         frames = executor.execute(plan)
+        self.job = executor.job
         reports = self._reports(plan, frames)
         moments.append(time.perf_counter())
         self._deliver(plan, reports)
@@ -416,6 +437,11 @@ class Driver:
         if self.authority.more_due or self.authority.left:
             return False
         return not self.authority.makes_due(self.sources.watermarks)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether a computation that read by itself stands where the others stand: a new driver joins it."""
+        return self.sources.level
 
     @property
     def exhausted(self) -> bool:

@@ -13,8 +13,8 @@ from millwheel.master.intervals import Cuts, cuts_of, even_intervals, intervals_
 from millwheel.master.journal import Journal
 from millwheel.model.graph import Graph
 from millwheel.store.base import Store
+from millwheel.worker.fencing import fence, refence
 from millwheel.worker.plan import Interval, Plan
-from millwheel.worker.step import fence, refence
 
 KEPT = 20
 """Changes that are kept to be looked at: what a person reads, and what a journal does not feel."""

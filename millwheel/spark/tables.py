@@ -86,11 +86,13 @@ def _address(where: str) -> str:
     """The store as workers are to open it: with its identity, unless this very process runs it."""
     try:
         with closing(open_existing(where)) as store:
-            if not store.address.startswith("lmdb:"):
+            if store.address.startswith("memory:"):
                 raise StoreError(f"the store {where!r} lives in one process only: there are no tables of it")
             return store.address
     except StoreError:
         place = urlsplit(where)
+        if place.scheme not in ("", "lmdb"):
+            raise
         path = unquote(place.netloc + place.path) if place.scheme == "lmdb" else where
         if not os.path.exists(os.path.join(path, "journal")):
             raise

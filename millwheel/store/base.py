@@ -12,9 +12,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from millwheel.errors import StoreError
+
 Get = Callable[[bytes], bytes | None]
 Guard = Callable[[Get], None]
 """Looks at the shard inside a write, before anything is changed, and raises to refuse it (6.2)."""
+
+
+Range = tuple[bytes, bytes, int]
+"""From a key, to before another one, and how many entries of it are wanted at most."""
+
+
+class SnapshotLost(StoreError):
+    """The store went away in the middle of a reading. Nothing is lost: read from the beginning."""
 
 
 class Snapshot(Protocol):
@@ -28,6 +38,13 @@ class Snapshot(Protocol):
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The entries from ``start`` to before ``stop``, in order."""
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """Says what will be read next.
+
+        A store for which a read is a round trip fetches all of it in one; `scan` and `get` are then answered
+        from it where they ask for just that range, or for the key of a `just` that was fetched.
+        """
 
 
 class Shard(Protocol):
@@ -44,7 +61,9 @@ class Shard(Protocol):
     ) -> None:
         """Deletes, then puts, in one atomic and durable write, unless ``guard`` raises.
 
-        May go over ``puts`` and ``deletes`` more than once: give lists.
+        May go over ``puts`` and ``deletes`` more than once: give lists. A store that is cut off in the
+        middle makes the whole write again, as nobody knows whether it was made: so a guard either knows its
+        own write when it sees it, or lets it pass a second time.
         """
 
 
@@ -70,3 +89,23 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def size(self) -> int:
         """The bytes that the store takes."""
+
+    def in_use(self) -> bool | None:
+        """Whether a driver has the lock, which is looked up and not tried; None where nobody can tell.
+
+        To try it would be to hold it for a moment, in which a driver that starts would be refused.
+        """
+        return None
+
+    def compact(self) -> tuple[int, int]:
+        """Gives space back that nobody uses; the bytes before and after. Only for who holds the lock."""
+        raise StoreError(f"{self.address} cannot be compacted: it keeps no more than it needs")
+
+
+def just(key: bytes) -> Range:
+    """The range that is a key alone, to be prefetched.
+
+    >>> just(b"k")
+    (b'k', b'k\\x00', 1)
+    """
+    return key, key + b"\x00", 1

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import lmdb
 
 from millwheel.errors import StoreError
-from millwheel.store.base import Guard, Shard, Store
+from millwheel.store.base import Guard, Range, Shard, Store
 
 _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
 _READERS = 1024  # slots for reading processes; a killed one's slot is taken back at the next open
@@ -53,6 +53,9 @@ class _Snapshot:
                 if key >= stop:
                     return
                 yield key, value
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """A read is a memory access here."""
 
 
 class LmdbShard:
@@ -185,6 +188,20 @@ class LmdbStore(Store):
         if takeover:
             os.replace(name, self._path / _LOCK_FILE)
         self._lock_file = file
+
+    def in_use(self) -> bool | None:
+        lock = self._path / _LOCK_FILE
+        if not lock.exists():
+            return False
+        try:
+            inode = os.stat(lock).st_ino
+            with open("/proc/locks") as locks:
+                held = [line.split() for line in locks]
+        except OSError:
+            return None
+        return any(
+            "FLOCK" in fields and any(part.endswith(f":{inode}") for part in fields) for fields in held
+        )
 
     def compact(self) -> tuple[int, int]:
         """Writes every environment anew, without its free pages; the bytes before and after.

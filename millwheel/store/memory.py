@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from millwheel.errors import StoreError
-from millwheel.store.base import Guard, Shard, Store
+from millwheel.store.base import Guard, Range, Shard, Store
 
 _Undo = list[tuple["MemoryShard", bytes, bytes | None]]
 
@@ -38,6 +38,9 @@ class MemoryShard:
         first = bisect.bisect_left(self._keys, start)
         for key in self._keys[first : bisect.bisect_left(self._keys, stop, first)]:
             yield key, self._values[key]
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        """A read costs nothing here."""
 
     def write(
         self,

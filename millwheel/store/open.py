@@ -10,9 +10,11 @@ from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryStore
 
+_POSTGRES = ("postgresql", "postgres")
+
 
 def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
-    """Opens or makes a store: a path, ``lmdb:///path``, or ``memory:``.
+    """Opens or makes a store: a path, ``lmdb:///path``, ``postgresql://host/database``, or ``memory:``.
 
     >>> open_store("memory:").address
     'memory:'
@@ -25,8 +27,13 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
     scheme, separator, _ = text.partition("://")
     if not separator:
         return LmdbStore(text, shards=shards)
+    if scheme in _POSTGRES:
+        return _postgres(text, shards=shards)
     if scheme != "lmdb":
-        raise StoreError(f"there is no store for {scheme}://: use a path, lmdb:///path or memory:")
+        raise StoreError(
+            f"there is no store for {scheme}://: use a path, lmdb:///path, postgresql://host/database "
+            "or memory:"
+        )
     parts = urlsplit(text)
     if not parts.path:
         raise StoreError(f"the store {text!r} names no path: write lmdb:///path")
@@ -37,8 +44,32 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
     )
 
 
+def _postgres(url: str, *, shards: int = 1, existing: bool = False) -> Store:
+    try:
+        from millwheel.store.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError(
+            f"a store in PostgreSQL needs psycopg, which cannot be imported ({error}): "
+            "pip install 'millwheel-spark[postgres]'"
+        ) from error
+    return PostgresStore(url, shards=shards, existing=existing)
+
+
+def place_of(address: str) -> str:
+    """Where an address leads, whichever store stands there: it has an identity besides.
+
+    >>> place_of("lmdb:///state?sync=1&id=5f2"), place_of("postgresql://db/x?schema=s&id=5f2")
+    ('lmdb:///state', 'postgresql://db/x?schema=s')
+    """
+    if address.partition("://")[0] in _POSTGRES:
+        return address.partition("&id=")[0]
+    return address.partition("?")[0]
+
+
 def open_existing(where: str) -> Store:
     """Opens a store to look at it; one that is not there is an error, and is not made."""
+    if where.partition("://")[0] in _POSTGRES:
+        return _postgres(where, existing=True)
     place = urlsplit(where)
     path = unquote(place.netloc + place.path) if place.scheme == "lmdb" else where
     if "://" in path or path.startswith("memory:"):

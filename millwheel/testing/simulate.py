@@ -141,7 +141,7 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
                 compact_below=choose((0, 10, 4000)) if chaotic else 4000,
             )
             driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, graph, driver)
+            executor = _Executor(world, driver.graph, driver)
             while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
@@ -228,6 +228,8 @@ class _Sizes:
 
 class _Executor:
     """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
+
+    job: int | None = None
 
     def __init__(self, world: World, graph: Graph, driver: Driver) -> None:
         self._world = world

@@ -6,11 +6,9 @@ running pipeline and a stopped one give the same.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from millwheel.errors import StoreError
 from millwheel.master.journal import Partition, Shape, read_layout, read_shape
@@ -168,7 +166,7 @@ class Viewer:
             raise StoreError("the store has no pipeline in it yet")
         self.samples = [*self.samples, *samples][-SAMPLES:]
         self._next = watch.next
-        running = is_running(self._store)
+        running = self._store.in_use()
         return _View(journal, partitions, shape, watch, changes, self.samples, now, running).make()
 
 
@@ -353,24 +351,3 @@ def _levels(journaled: list[list[str]], shape: Shape) -> Mapping[str, int]:
         senders = (who for who in shape.senders(name) if not who.startswith("@"))
         levels[name] = max((levels.get(who, 0) for who in senders), default=0) + 1
     return levels
-
-
-def is_running(store: Store) -> bool | None:
-    """Whether a driver has the store: somebody holds the lock of its folder.
-
-    The lock is looked up and not tried: to try it would be to hold it for a moment, in which a driver
-    that starts would be refused.
-    """
-    place = urlsplit(store.address)
-    if place.scheme != "lmdb":
-        return None
-    lock = os.path.join(unquote(place.netloc + place.path), "driver.lock")
-    if not os.path.exists(lock):
-        return False
-    try:
-        inode = os.stat(lock).st_ino
-        with open("/proc/locks") as locks:
-            held = [line.split() for line in locks]
-    except OSError:
-        return None
-    return any("FLOCK" in fields and any(part.endswith(f":{inode}") for part in fields) for fields in held)

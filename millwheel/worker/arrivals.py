@@ -7,13 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import xxhash
 
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Edge, Graph
-from millwheel.model.record import RecordId
-from millwheel.store.base import Snapshot
+from millwheel.model.record import RecordId, decode_json
+from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import DIGEST, backlog_key, id_log_prefix, id_prefix, tablets_of, time_bytes
 from millwheel.worker.envelope import Columns, Section
 
@@ -73,9 +72,7 @@ class Arrivals:
 
     def add_backlog(self, snapshot: Snapshot, computation: int, tablets: range) -> list[bytes]:
         """Adds, before everything else, what the last step left; returns the keys of it in the store."""
-        start = backlog_key(computation, tablets.start)
-        stop = backlog_key(computation, tablets.stop - 1) + b"\x00"
-        found = list(snapshot.scan(start, stop))
+        found = list(snapshot.scan(*backlog_range(computation, tablets)[:2]))
         for _, value in found:
             for stream, keys, timestamps, ids, values in unpack(value):
                 self._add(keys, timestamps, stream, ids, values, None)
@@ -104,7 +101,7 @@ class Arrivals:
     def value(self, position: int) -> Any:
         """A record's value, decoded."""
         json = self.json[position] if self.json is not None else None
-        return self.values[position] if json is None else orjson.loads(json)
+        return self.values[position] if json is None else decode_json(json)
 
     def by_key(self) -> dict[str, list[int]]:
         """The positions of each key's records, in order."""
@@ -137,7 +134,7 @@ class SeenIds:
         prefix = self._prefix
         digest = xxhash.xxh3_128_digest
         arrivals.digests = [
-            None if id is None else prefix + digest(pack([key, stream, id]))
+            None if id is None else prefix + digest(pack_plain([key, stream, id]))
             for key, stream, id in zip(arrivals.keys, arrivals.streams, arrivals.ids, strict=True)
         ]
         asked = [found for found in arrivals.digests if found is not None]
@@ -172,14 +169,25 @@ class SeenIds:
         They may be another interval's of the same shard: nobody asks for an expired ID any more.
         """
         deletes: list[bytes] = []
-        prefix = id_log_prefix(self._computation)
-        for key, value in snapshot.scan(prefix, prefix + time_bytes(now)):
+        for key, value in snapshot.scan(*expired_range(self._computation, now, limit)[:2]):
             deletes.append(key)
             deletes.extend(self._prefix + value[i : i + DIGEST] for i in range(0, len(value), DIGEST))
             limit -= 1
             if not limit:
                 break
         return deletes
+
+
+def backlog_range(computation: int, tablets: range) -> Range:
+    """Where the records stand that slow steps have left."""
+    last = backlog_key(computation, tablets.stop - 1)
+    return backlog_key(computation, tablets.start), last + b"\x00", len(tablets) + 1
+
+
+def expired_range(computation: int, now: int, limit: int) -> Range:
+    """Where the IDs are logged that are past their retention."""
+    prefix = id_log_prefix(computation)
+    return prefix, prefix + time_bytes(now), limit
 
 
 def id_retention(graph: Graph, edges: Iterable[Edge]) -> dict[str, int]:

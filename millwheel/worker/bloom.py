@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from millwheel.store.base import Snapshot
+from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import DIGEST, after, id_log_prefix, time_bytes
 
 _BITS = 10  # for each ID that there is room for; with so many, 7 probes err once in 120 times
 _PROBES = 7
 _LEAST = 1 << 16  # IDs that a filter has room for
+_NEWS = 256  # log entries that an epoch adds to a shard: one for each of its intervals and input streams
 _EPOCH = slice(11, 19)  # of a log entry's key, behind the letter, the computation and the expiry
 
 
@@ -90,14 +91,20 @@ class IdFilter:
         if self._epoch < 0:
             self._build(snapshot)
         else:
-            for retention in set(retentions):
-                start, stop = _key_time(self._since + retention), _key_time(now + retention)
-                for key, value in snapshot.scan(self._prefix + start, after(self._prefix + stop)):
+            for start, stop, _ in self.news(now, retentions):
+                for key, value in snapshot.scan(start, stop):
                     if self._epoch < int.from_bytes(key[_EPOCH], "big") < epoch:
                         self.bloom.add(value)
             if self.bloom.count > self.bloom.room:
                 self._build(snapshot)
         self._epoch, self._since = epoch - 1, now
+
+    def news(self, now: int, retentions: Iterable[int]) -> list[Range]:
+        """Where that stands in the log which this filter does not know yet; nothing before its first use."""
+        if self._epoch < 0:
+            return []
+        times = [(_key_time(self._since + kept), _key_time(now + kept)) for kept in set(retentions)]
+        return [(self._prefix + start, after(self._prefix + stop), _NEWS) for start, stop in times]
 
     def _build(self, snapshot: Snapshot) -> None:
         """From the whole log, with room for as many again."""

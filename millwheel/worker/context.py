@@ -15,7 +15,9 @@ from millwheel.model import codec as codecs
 from millwheel.model.codec import packer
 from millwheel.model.computation import BOUND, Computation
 from millwheel.model.pipeline import Node
+from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK, Clock
+from millwheel.model.timer import Timer
 from millwheel.store.row import Times
 
 
@@ -45,8 +47,11 @@ class HookContext:
         self.outputs: dict[str, Output] = {}
         self.counts: dict[str, int] = {}
         self.key = ""
-        self.timestamp = 0
+        self.hand: Record | Timer | None = None
+        """What the hook was called with."""
         self.raw: bytes | None = None
+        self.stored_version = 1
+        """Of the row in hand; kept up to date for computations that have a version only."""
         self.deleted = False
         self.timers: Times = {}
         self.wall: Times = {}
@@ -57,6 +62,8 @@ class HookContext:
         plain = self.codec is codecs.msgpack
         self._encode: Callable[[Any], bytes] = packer() if plain else self.codec.encode
         self._decode: Callable[[bytes], Any] = codecs.unpack if plain else self.codec.decode
+        if self.computation.version != 1:
+            self._read, self._decode = self._decode, self._migrated
         self.attributes["_context"] = self
         for name in BOUND:
             if getattr(type(self.computation), name) is getattr(Computation, name):
@@ -83,6 +90,13 @@ class HookContext:
             # and not changed, it encodes to the same bytes, and nothing is written.
             self.load_state()
 
+    def _migrated(self, raw: bytes) -> Any:
+        """A state that may be of an earlier version; stored in the new form when the key is written."""
+        state = self._read(raw)
+        if self.stored_version == self.computation.version:
+            return state
+        return self.computation.migrate(self.stored_version, state)
+
     def load_state(self) -> Any:
         """The state, at its first use."""
         if self.raw is None or self.deleted:
@@ -91,6 +105,12 @@ class HookContext:
             try:
                 state = self._decode(self.raw)
             except Exception as error:
+                if self.stored_version != self.computation.version:
+                    raise CodecError(
+                        f"computation {self.node.name!r}, key {self.key!r}: its state of version "
+                        f"{self.stored_version} cannot become one of version {self.computation.version} "
+                        f"({type(error).__name__}: {error}): mend migrate()"
+                    ) from error
                 raise CodecError(
                     f"computation {self.node.name!r}, key {self.key!r}: the codec {self.codec!r} cannot read "
                     f"the stored state ({type(error).__name__}: {error})"
@@ -133,14 +153,14 @@ class HookContext:
         if not MIN_TIME <= time <= MAX_TIME:
             raise ValueError(f"a timer's time is a 64-bit integer, not {time}")
         if clock == WATERMARK:
-            mine, other = self.timers, self.wall
+            self.timers[tag] = time
+            if self.wall:
+                self.wall.pop(tag, None)
         elif clock == WALL:
-            mine, other = self.wall, self.timers
+            self.wall[tag] = time
+            self.timers.pop(tag, None)
         else:
             raise ValueError(f"a timer's clock is millwheel.WATERMARK or millwheel.WALL, not {clock!r}")
-        mine[tag] = time
-        if other:
-            other.pop(tag, None)
         self.changed = True
 
     def clear_timer(self, tag: str) -> None:
@@ -155,7 +175,8 @@ class HookContext:
                 f"({', '.join(self.node.outputs) or 'none'}): add it to outputs="
             )
         if timestamp is None:
-            timestamp = self.timestamp
+            assert self.hand is not None
+            timestamp = self.hand.timestamp
         elif type(timestamp) is not int:
             timestamp = _integer(timestamp, "a production's timestamp")
         if not MIN_TIME <= timestamp <= MAX_TIME:

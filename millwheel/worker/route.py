@@ -9,10 +9,10 @@ import traceback
 from typing import Any, cast
 
 from millwheel.errors import UserCodeError, shorten
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, By, ByKey
-from millwheel.model.pipeline import ERRORS_SUFFIX, Node
+from millwheel.model.pipeline import ERRORS_SUFFIX, Node, Source
 from millwheel.model.record import Record
 from millwheel.model.time import MIN_TIME
 from millwheel.store.layout import tablets_of
@@ -40,14 +40,29 @@ class Router:
         self.failed: dict[str, int] = {}
         self.sinks: dict[str, list[Columns]] = {}
 
-    def send(self, stream: str, columns: Columns, producer: str | None) -> None:
-        """Puts records on a stream: to each consumer, and to the sinks."""
+    def inject(self, source: Source, stream: str, columns: Columns) -> None:
+        """Puts what a source has read on a stream; what is read once more, for who catches up alone."""
+        edges = self._graph.readers(source, stream)
+        if source.reader:
+            self._send(edges, columns, None)
+        else:
+            self.send(stream, columns, None, edges)
+
+    def send(
+        self, stream: str, columns: Columns, producer: str | None, edges: tuple[Edge, ...] | None = None
+    ) -> None:
+        """Puts records on a stream: to each consumer, or to these, and to the sinks."""
         count = len(columns.timestamps)
         if not count:
             return
         self.streams[stream] = self.streams.get(stream, 0) + count
-        objects: list[Any] | None = None
-        for edge in self._graph.consumers[stream]:
+        self._send(self._graph.consumers[stream] if edges is None else edges, columns, producer)
+        if stream in self._graph.sinks:
+            self.sinks.setdefault(stream, []).append(columns)
+
+    def _send(self, edges: tuple[Edge, ...], columns: Columns, producer: str | None) -> None:
+        objects: list[Any] = []
+        for edge in edges:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
             node = self._graph.nodes[edge.consumer]
             if node.combine is not None:
@@ -59,29 +74,21 @@ class Router:
             if isinstance(edge.extractor, ByKey):
                 keys: list[Any] = columns.keys
             else:
-                if objects is None:
-                    objects = columns.objects()
                 keys = self._keys(edge, columns, objects)
             self._pack(edge, keys, columns)
-        if stream in self._graph.sinks:
-            self.sinks.setdefault(stream, []).append(columns)
 
     def _combine(self, edge: Edge, node: Node, columns: Columns, *, chained: bool) -> None:
         """Sends what the consumer's combiner makes of the records."""
         from millwheel.worker.combine import Combining  # which few pipelines need
 
-        stream = edge.stream
-        shared = len(self._graph.consumers[stream]) > 1 or stream in self._graph.sinks
-        objects = columns.objects()
-        if shared and not columns.packed:
-            objects = unpack(pack(objects))
-        keys = columns.keys if isinstance(edge.extractor, ByKey) else self._keys(edge, columns, objects)
+        keys = columns.keys if isinstance(edge.extractor, ByKey) else self._keys(edge, columns, [])
 
         def failed(key: str, record: Record, what: str, cause: Exception | None) -> None:
             self._bad(edge, record, f"the combiner {node.combine!r} {what}", cause)
 
+        shared = len(self._graph.consumers[edge.stream]) > 1 or edge.stream in self._graph.sinks
         before = self._plan.before.get(node.name, MIN_TIME)
-        combined = Combining(node, edge.stream, before, failed).run(keys, columns, objects)
+        combined = Combining(node, edge.stream, before, failed, columns, shared=shared).run(keys)
         if chained:
             self.local.setdefault(edge.index, []).append(combined)
         elif combined.keys:
@@ -110,7 +117,14 @@ class Router:
             self.batches.append(pack_batch(stream, shard, whole))
 
     def _keys(self, edge: Edge, columns: Columns, objects: list[Any]) -> list[Any]:
+        """The consumer's key of each record; fills ``objects`` with the values once they are needed."""
         extractor = edge.extractor
+        if isinstance(extractor, By) and columns.fields is not None and extractor.field in columns.fields:
+            keys = extractor.texts(columns.fields[extractor.field])
+            if keys is not None:
+                return cast(list[Any], keys)
+        if not objects:
+            objects += columns.objects()
         if isinstance(extractor, By):
             keys = extractor.column(objects)
             if keys is not None:

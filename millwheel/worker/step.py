@@ -25,13 +25,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Shard, Snapshot, Store
-from millwheel.store.layout import after, checkpoint_key, interval_key
+from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
+from millwheel.store.layout import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
-from millwheel.worker.arrivals import Arrivals, SeenIds, id_retention
+from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
@@ -39,7 +39,7 @@ from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
-from millwheel.worker.tablets import Tablets
+from millwheel.worker.tablets import Tablets, counters_range
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
@@ -62,7 +62,7 @@ class Outcome:
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
-        return pack([self.lows, self.sections, self.batches, self.report])
+        return pack_plain([self.lows, self.sections, self.batches, self.report])
 
     @staticmethod
     def from_bytes(data: bytes) -> Outcome:
@@ -124,13 +124,30 @@ class Worker:
         With ``defer`` the write waits, as that of a weak level does, until somebody takes it: then the
         productions must not leave the process before it is made.
         """
+        while True:
+            try:
+                return self._step(plan, level, index, watermarks, sections, defer=defer)
+            except SnapshotLost:  # nothing is written; and the store is waited for no longer than it says
+                continue
+
+    def _step(
+        self,
+        plan: Plan,
+        level: int,
+        index: int,
+        watermarks: dict[str, int],
+        sections: list[Section],
+        *,
+        defer: bool,
+    ) -> Outcome:
         interval = plan.intervals[level - 1][index]
         shard = self.store.shards[interval.shard]
+        attempt = _Attempt(self, plan, level, index)
         with shard.snapshot() as snapshot:
+            snapshot.prefetch(attempt.ranges())
             found = _interval_state(snapshot.get, plan, level, interval)
             if found.epoch == plan.epoch:
                 return _checkpoint(snapshot, level, interval)
-            attempt = _Attempt(self, plan, level, index)
             outcome = attempt.run(snapshot, watermarks, sections)
         weak = level in self.weak
         puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
@@ -215,98 +232,6 @@ def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _In
     return state
 
 
-class _Moved(Exception):
-    """An interval was written between our look at it and our write."""
-
-
-def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int) -> None:
-    """Gives every interval a new sequencer, so that no write under an old one succeeds any more.
-
-    Intervals that an earlier layout had are fenced too: a remnant of it may still be running.
-    """
-    for number, shard in enumerate(store.shards):
-        mine = [
-            interval_key(level, interval.first)
-            for level, part in enumerate(intervals, start=1)
-            for interval in part
-            if interval.shard == number
-        ]
-        _until_still(partial(_fence_shard, shard, mine, sequencer))
-
-
-def refence(
-    store: Store,
-    was: Sequence[Sequence[Interval]],
-    now: Sequence[Sequence[Interval]],
-    sequencer: int,
-) -> None:
-    """Between two epochs: gives the intervals that change their sequencer, and those that are no more.
-
-    The latter keep an entry that refuses their former owners, and lose their checkpoint, of an epoch that
-    is committed.
-    """
-    for number, shard in enumerate(store.shards):
-        changed, gone = [], []
-        for level, (old, new) in enumerate(zip(was, now, strict=True), start=1):
-            firsts = {interval.first for interval in new}
-            changed += [(level, i.first) for i in new if i.shard == number and i.sequencer == sequencer]
-            gone += [(level, i.first) for i in old if i.shard == number and i.first not in firsts]
-        if changed or gone:
-            _until_still(partial(_refence_shard, shard, changed, gone, sequencer))
-
-
-def _until_still(fence: Callable[[], None]) -> None:
-    while True:
-        try:
-            return fence()
-        except _Moved:  # by the former owner, in its last moment: look again
-            continue
-
-
-def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
-    prefix = interval_key(0, 0)[:1]
-    with shard.snapshot() as snapshot:
-        found: dict[bytes, bytes | None] = dict(snapshot.scan(prefix, after(prefix)))
-    for key in mine:
-        found.setdefault(key, None)
-    epochs = {key: _epoch(old) for key, old in found.items()}
-    _write_fence(shard, found, epochs, sequencer)
-
-
-def _refence_shard(
-    shard: Shard, changed: Sequence[tuple[int, int]], gone: Sequence[tuple[int, int]], sequencer: int
-) -> None:
-    with shard.snapshot() as snapshot:
-        found = {interval_key(*place): snapshot.get(interval_key(*place)) for place in (*changed, *gone)}
-    epochs = {key: _epoch(old) for key, old in found.items()}
-    epochs |= {interval_key(*place): 0 for place in gone}
-    _write_fence(shard, found, epochs, sequencer, [checkpoint_key(*place) for place in gone])
-
-
-def _epoch(state: bytes | None) -> int:
-    return 0 if state is None else int(unpack(state)[1])
-
-
-def _write_fence(
-    shard: Shard,
-    found: dict[bytes, bytes | None],
-    epochs: dict[bytes, int],
-    sequencer: int,
-    deletes: Sequence[bytes] = (),
-) -> None:
-    """Writes entries of intervals, if they are as they were found."""
-
-    def guard(get: Get) -> None:
-        for key, old in found.items():
-            now = get(key)
-            if now is not None and unpack(now)[0] > sequencer:
-                raise FencedError("another driver has taken the pipeline over in this moment")
-            if now != old:
-                raise _Moved
-
-    shard.write([(key, pack([sequencer, epoch])) for key, epoch in epochs.items()], deletes, guard)
-
-
 def touched(store: Store, plan: Plan) -> bool:
     """Whether something of an epoch is in the store."""
     for level, intervals in enumerate(plan.intervals, start=1):
@@ -342,6 +267,21 @@ class _Attempt:
         # work then, so it is never cut short.
         self._budget = Budget(math.inf if level in worker.weak else plan.budget, worker.clock)
         self._report = IntervalReport(level, self._interval.first, self._interval.sequencer)
+
+    def ranges(self) -> list[Range]:
+        """What every step reads, and what can be known before its records are looked at."""
+        worker, interval = self._worker, self._interval
+        mine = range(interval.first, interval.last)
+        found = [just(interval_key(self._level, interval.first))]
+        for name in worker.graph.levels[self._level - 1]:
+            number, retention = worker._numbers[name], worker._retention[name]
+            found += (backlog_range(number, mine), counters_range(number, mine))
+            if retention:
+                found.append(expired_range(number, self._plan.now, _FORGET))
+            ids = worker._filters.get((number, interval.shard))
+            if ids is not None:
+                found += ids.news(self._plan.now, retention.values())
+        return found
 
     def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""

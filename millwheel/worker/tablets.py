@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.time import MAX_TIME
-from millwheel.store.base import Snapshot
+from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import (
     KIND_HOLD,
     KIND_WALL,
@@ -47,9 +47,7 @@ class Tablets:
     def __init__(self, computation: int, tablets: range, snapshot: Snapshot) -> None:
         self._computation = computation
         self._counters: dict[int, list[int]] = {}
-        start = counters_key(computation, tablets.start)
-        stop = counters_key(computation, tablets.stop - 1) + b"\x00"
-        for key, value in snapshot.scan(start, stop):
+        for key, value in snapshot.scan(*counters_range(computation, tablets)[:2]):
             self._counters[key[3]] = unpack(value)
         self._touched: set[int] = set()
         self._added: list[bytes] = []
@@ -61,16 +59,21 @@ class Tablets:
     def due(self, snapshot: Snapshot, watermark: int, now: int, limit: int) -> tuple[list[bytes], bool]:
         """The row suffixes of keys with a due timer, ``limit`` at most, and whether there are more."""
         found: dict[bytes, None] = {}
+        ranges: list[Range] = []
         for kind, time in ((KIND_WATERMARK, watermark), (KIND_WALL, now)):
             for tablet, counters in self._counters.items():
                 if not counters[_FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
                     continue
                 prefix = timer_prefix(self._computation, tablet, kind)
                 stop = after(prefix) if time >= MAX_TIME else prefix + time_bytes(time + 1)
-                for key, _ in snapshot.scan(prefix, stop):
-                    if len(found) >= limit:
-                        return list(found), True
-                    found[key[TIMER_SUFFIX:]] = None
+                ranges.append((prefix, stop, counters[_FIRST_KIND + kind] + 1))
+        share = _share(limit, len(ranges))
+        snapshot.prefetch([(start, stop, min(most, share)) for start, stop, most in ranges])
+        for start, stop, _ in ranges:
+            for key, _ in snapshot.scan(start, stop):
+                if len(found) >= limit:
+                    return list(found), True
+                found[key[TIMER_SUFFIX:]] = None
         return list(found), False
 
     def change(self, kind: int, suffix: bytes, was: int | None, is_now: int | None) -> None:
@@ -99,6 +102,9 @@ class Tablets:
 
     def next_times(self, snapshot: Snapshot) -> tuple[int, int, int]:
         """The oldest watermark timer, wall timer and hold that are pending after this step."""
+        prefixes = [timer_prefix(self._computation, tablet, kind) for tablet, kind in self._first_removed]
+        share = _share(len(self._removed), len(prefixes))  # behind those that are gone is the first
+        snapshot.prefetch([(prefix, after(prefix), share) for prefix in prefixes])
         for tablet, kind in self._first_removed:
             prefix = timer_prefix(self._computation, tablet, kind)
             left = (key for key, _ in snapshot.scan(prefix, after(prefix)) if key not in self._removed)
@@ -122,14 +128,16 @@ class Tablets:
             sorted(time_of(key[TIMER_TIME]) for key in self._added if key[4] in kinds)
         ]
         pending = 0
+        prefixes: list[bytes] = []
         for tablet, counters in self._counters.items():
             for kind in kinds:
                 pending += counters[_FIRST_KIND + kind]
                 if counters[_FIRST_KIND + kind]:
-                    entries.append(
-                        self._stored_times(snapshot, timer_prefix(self._computation, tablet, kind))
-                    )
+                    prefixes.append(timer_prefix(self._computation, tablet, kind))
         skipped = int(pending * (1 - percentile) + 1e-9)
+        share = _share(skipped + len(self._removed), len(prefixes))
+        snapshot.prefetch([(prefix, after(prefix), share) for prefix in prefixes])
+        entries += [self._stored_times(snapshot, prefix) for prefix in prefixes]
         return next(itertools.islice(heapq.merge(*entries), skipped, None), MAX_TIME)
 
     def _stored_times(self, snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
@@ -158,8 +166,19 @@ class Tablets:
         for key in self._added:
             yield key, b""
         for tablet in self._touched:
-            yield counters_key(self._computation, tablet), pack(self._counters[tablet])
+            yield counters_key(self._computation, tablet), pack_plain(self._counters[tablet])
 
     def deletes(self) -> Iterator[bytes]:
         """Index entries that are gone."""
         return iter(self._removed)
+
+
+def counters_range(computation: int, tablets: range) -> Range:
+    """Where the counters of tablets stand."""
+    last = counters_key(computation, tablets.stop - 1)
+    return counters_key(computation, tablets.start), last + b"\x00", len(tablets) + 1
+
+
+def _share(entries: int, ranges: int) -> int:
+    """Of entries that spread evenly over ranges, as many as one of them has, and room for chance."""
+    return 2 * entries // max(ranges, 1) + 16

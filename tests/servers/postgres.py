@@ -91,7 +91,11 @@ def cluster() -> Iterator[Cluster]:
 def _start(binaries: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
-            [binaries / "postgres", "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""],
+            [
+                *(binaries / "postgres", "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""),
+                "-F",  # no waiting for the disk: no test cuts the power, and a killed server loses nothing
+                *("-c", "autovacuum_naptime=1s", "-c", "max_connections=200"),
+            ],
             stdout=log,
             stderr=log,
             user=_user(),

@@ -19,6 +19,7 @@ from millwheel.store.layout import checkpoint_key
 from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.testing.faults import Lost
 from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.worker import fencing as fencing_module
 from millwheel.worker import step as step_module
 from millwheel.worker import tasks
 from millwheel.worker.arrivals import SeenIds
@@ -119,9 +120,10 @@ def _plan_not_journaled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _journal_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        Journal, "_write", lambda self, puts, deletes=(): self._shard.write(puts, deletes, lambda get: None)
-    )
+    def write(self: Any, puts: Any, deletes: Any = (), more: Any = None) -> None:
+        self._shard.write(puts, deletes, more)
+
+    patch.setattr(Journal, "_write", write)
 
 
 def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -132,8 +134,8 @@ def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
     """What a task writes between a new driver's look at an interval and its write is written over."""
-    patch.setattr(step_module, "_Moved", type("Ignored", (Exception,), {}))
-    original = step_module._fence_shard
+    patch.setattr(fencing_module, "_Moved", type("Ignored", (Exception,), {}))
+    original = fencing_module._fence_shard
 
     def fence(shard: Any, mine: Any, sequencer: int) -> None:
         class Unguarded:
@@ -145,7 +147,7 @@ def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
 
         original(Unguarded, mine, sequencer)  # type: ignore[arg-type]
 
-    patch.setattr(step_module, "_fence_shard", fence)
+    patch.setattr(fencing_module, "_fence_shard", fence)
 
 
 def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
