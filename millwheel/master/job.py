@@ -218,6 +218,11 @@ class Job:
             self._stoppers.append(request)
             (self._drain if request.given.get("drain") else self._stop).set()
             return
+        if request.what == "rescale":
+            self._driver.rescale(request.given["slots"])
+            answer = {"slots": self._driver.slots, "epoch": self._driver.epoch}
+            self._requests.answer(request, answer)
+            return
         if request.what != "apply" or self._rebuild is None:
             self._requests.refuse(request, f"this pipeline does not know how to {request.what}")
             return

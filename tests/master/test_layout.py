@@ -256,6 +256,23 @@ def test_a_driver_that_was_taken_over_changes_nothing() -> None:
     assert running.end() == _UNDISTURBED
 
 
+def test_a_change_whose_write_is_made_again_is_our_own() -> None:
+    """A store that was cut off writes once more, not knowing whether it had."""
+    running = Running()
+    running.epoch()
+    journal = running.store.journal
+    write = journal.write
+
+    def twice(puts: Any, deletes: Any = (), guard: Any = None) -> None:
+        write(list(puts), list(deletes), guard)
+        write(list(puts), list(deletes), guard)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "write", twice)
+        _reshape(running, _SPLIT)
+    assert running.end() == _UNDISTURBED
+
+
 def test_changes_are_told_with_reason_before_and_after_and_counted() -> None:
     running = Running()
     running.epoch()
