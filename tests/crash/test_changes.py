@@ -1,17 +1,14 @@
 """Fifty changes under load, with kills in between: what is not touched does not feel them.
 
 Records come in while computations are added and removed, Python workers are killed, and the driver a few
-times, at any moment of a change. What the computations that stay put out is that of an undisturbed run, record
-for record.
+times, at any moment of a change. What the computations that stay put out is that of an undisturbed run,
+record for record.
 """
 
 from __future__ import annotations
 
 import json
-import queue
 import random
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -21,7 +18,8 @@ import pytest
 
 from millwheel.store.check import check
 from millwheel.store.lmdb import LmdbStore
-from tests.crash.victims import expected_of, kill_driver, output, workers_below
+from tests.crash.victims import Process, expected_of, output
+from tests.spark.waiting import eventually
 
 CHANGES = 50
 DRIVER_KILLS = 4
@@ -30,39 +28,20 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-class Changing:
-    """The pipeline in a process of its own, and the words that it is told."""
+class Changing(Process):
+    """The pipeline, and the words that it is told."""
 
     def __init__(self, source: Path, folder: Path, variants: list[int]) -> None:
         arguments = [str(source), str(folder / "store"), str(folder / "out"), json.dumps(variants)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.changing", *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.errors: list[str] = []
-        for listen in (self._listen, self._complain):
-            threading.Thread(target=listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.said.put(line.strip())
-        self.said.put("")
-
-    def _complain(self) -> None:
-        assert self.process.stderr is not None
-        self.errors.extend(self.process.stderr)
+        super().__init__(["-m", "tests.crash.changing", *arguments], cwd=ROOT)
+        self._heard = 0
 
     def hear(self) -> str:
         """The next thing that it says; that it died is none."""
-        said = self.said.get(timeout=200)
-        assert said, "".join(self.errors[-30:])
-        return said
+        eventually(lambda: len(self.output) > self._heard or self.process.poll() is not None, limit=200)
+        assert len(self.output) > self._heard, "".join(self.errors[-30:])
+        self._heard += 1
+        return self.output[self._heard - 1].strip()
 
     def tell(self, words: str) -> None:
         assert self.process.stdin is not None
@@ -72,7 +51,7 @@ class Changing:
     def kill_worker(self, rng: random.Random) -> bool:
         """Kills one of Spark's Python workers, if there is one."""
         try:
-            rng.choice(workers_below(self.process.pid)).kill()
+            rng.choice(self.workers()).kill()
         except (psutil.Error, IndexError):
             return False
         return True
@@ -122,7 +101,7 @@ def test_what_stays_is_not_disturbed_by_what_comes_and_goes(tmp_path: Path) -> N
             victim.tell(f"apply {wanted}")
             if change in kill_driver_at:
                 threading.Event().wait(rng.uniform(0.0, 0.5))  # at any moment of the change
-                kill_driver(victim.process)
+                victim.kill()
                 kills["driver"] += 1
                 victim = Changing(feed.folder, tmp_path, [wanted, now])
                 now = int(victim.hear().removeprefix("running "))
@@ -136,7 +115,7 @@ def test_what_stays_is_not_disturbed_by_what_comes_and_goes(tmp_path: Path) -> N
         assert victim.process.wait(60) == 0
     finally:
         if victim.process.poll() is None:
-            kill_driver(victim.process)
+            victim.kill()
     print(f"{CHANGES} changes, {dict(kills)}")
     assert output(tmp_path / "out") == expected_of(feed.folder)
     assert kills["driver"] == DRIVER_KILLS

@@ -54,38 +54,17 @@ def expected_of(source: Path) -> dict[str, Counter[str]]:
     return {"windows": bag(first), "regions": bag(second)}
 
 
-def workers_below(driver: int) -> list[psutil.Process]:
-    """Spark's Python workers: below the daemon that forks them."""
-    found = []
-    for process in psutil.Process(driver).children(recursive=True):
-        try:
-            if "pyspark.daemon" in " ".join(process.cmdline()) and not process.children():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+class Process:
+    """A driver in a process of its own, which says ``running`` when its epochs begin."""
 
-
-def kill_driver(driver: subprocess.Popen[str]) -> None:
-    """Kills a driver, and waits for Spark's JVM to notice and go."""
-    family = psutil.Process(driver.pid).children(recursive=True)
-    driver.kill()
-    driver.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
-    for process in alive:
-        process.kill()
-
-
-class Victim:
-    """The pipeline in a process of its own."""
-
-    def __init__(self, source: Path, folder: Path, options: dict[str, Any]) -> None:
-        arguments = [str(source), str(folder / "store"), str(folder / "out"), json.dumps(options)]
+    def __init__(self, arguments: list[str], **options: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(VICTIM), *arguments],
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            **options,
         )
         self.running = threading.Event()
         self.output: list[str] = []
@@ -109,7 +88,14 @@ class Victim:
 
     def workers(self) -> list[psutil.Process]:
         """Spark's Python workers: below the daemon that forks them."""
-        return workers_below(self.process.pid)
+        found = []
+        for process in self.family():
+            try:
+                if "pyspark.daemon" in " ".join(process.cmdline()) and not process.children():
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
 
     def ended(self, seconds: float) -> bool:
         """Whether it came to its end within a time."""
@@ -123,4 +109,20 @@ class Victim:
 
     def kill(self) -> None:
         """Kills the driver, and waits for Spark's JVM to notice and go."""
-        kill_driver(self.process)
+        family = self.family()
+        self.process.kill()
+        self.process.wait()
+        _, alive = psutil.wait_procs(family, timeout=20)
+        for process in alive:
+            process.kill()
+
+
+class Victim(Process):
+    """The pipeline of ``victim.py``."""
+
+    def __init__(
+        self, source: Path, folder: Path, options: dict[str, Any], environment: dict[str, str] | None = None
+    ) -> None:
+        store = options.pop("store", str(folder / "store"))
+        arguments = [str(source), store, str(folder / "out"), json.dumps(options)]
+        super().__init__([str(VICTIM), *arguments], env=environment)
