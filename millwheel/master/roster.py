@@ -23,7 +23,8 @@ from millwheel.model.graph import Graph
 from millwheel.model.replay import replay_name, replaying, to_replay
 from millwheel.store.base import Snapshot, Store
 from millwheel.store.layout import after
-from millwheel.worker.step import fence, touched
+from millwheel.worker.fencing import fence
+from millwheel.worker.step import touched
 
 _AWAY = b"away\x00"
 
