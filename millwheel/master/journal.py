@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import FencedError, StoreError
-from millwheel.master.design import design_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
@@ -112,7 +111,6 @@ class Journal:
             (b"pipeline", pack(graph.name)),
             (b"driver", entry),
             (b"id", pack(self.id)),
-            (b"design", pack(design_of(graph))),
         ]
         self._shard.write(puts, (), guard)
         return generation

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import PipelineError
+from millwheel.master.design import design_of
 from millwheel.master.journal import Journal, Partition, Recovered, shape_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
@@ -50,11 +51,12 @@ class _Books:
     replays: dict[str, list[str]] = field(default_factory=dict)
     next: int = 0
     away: dict[str, Any] = field(default_factory=dict)
+    design: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def read(snapshot: Snapshot) -> _Books:
-        keys = (b"numbers", b"versions", b"replays", b"forgotten")
-        raw, versions, replays, forgotten = (snapshot.get(key) for key in keys)
+        keys = (b"numbers", b"versions", b"replays", b"forgotten", b"design")
+        raw, versions, replays, forgotten, design = (snapshot.get(key) for key in keys)
         return _Books(
             raw,
             unpack(raw) if raw is not None else {},
@@ -62,6 +64,7 @@ class _Books:
             unpack(replays) if replays is not None else {},
             unpack(forgotten)[0] if forgotten is not None else 0,
             {key[len(_AWAY) :].decode(): unpack(value) for key, value in snapshot.scan(_AWAY, after(_AWAY))},
+            unpack(design) if design is not None else {},
         )
 
 
@@ -85,7 +88,7 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         replays = {name: names for name, names in books.replays.items() if name not in done} | running
         versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
         puts = [(_AWAY + name.encode(), pack(value)) for name, value in gone.items()]
-        puts.append((b"shape", shape_of(entered)))
+        puts += [(b"shape", shape_of(entered)), (b"design", pack(design_of(graph, books.design)))]
         if numbers != books.numbers:
             puts.append((b"numbers", pack(numbers)))
         if versions != books.versions:
