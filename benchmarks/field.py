@@ -149,7 +149,7 @@ class _Case:
 
     def found(self, *, quick: bool, place: int) -> dict[str, Any]:
         """The medians, and how millwheel stands to each of the others."""
-        systems = {}
+        systems: dict[str, dict[str, Any]] = {}
         for name, turns in self._turns.items():
             load = self._case.load_of(name)
             lines = [line(load, short, long) for short, long in turns]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -10,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import millwheel as mw
 from benchmarks import data
 from benchmarks.peers import environments, transform_with_state
+from benchmarks.pipelines import windows
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
@@ -78,35 +77,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.fspath(_ROOT) + (os.pathsep + path if path else "")}
 
 
-def read_lines(paths: Iterable[Path]) -> Counter[data.Window]:
-    """Windows as the peers write them; each once."""
-    counts: Counter[data.Window] = Counter()
-    for path in paths:
-        with open(path) as file:
-            for line in file:
-                row = json.loads(line)
-                window = (row["key"], row["window"])
-                if window in counts:
-                    raise AssertionError(f"the window {window} was emitted twice")
-                counts[window] = row["count"]
-    return counts
-
-
 def _millwheel(source: data.Input, work: Path, batch: int) -> Commands:
     module = "benchmarks.pipelines.windows_run"
     places = [os.fspath(place) for place in (source.folder, work / "out", work / "store")]
     return [[sys.executable, "-m", module, *places, str(CORES)]]
-
-
-def millwheel_windows(out: Path) -> Counter[data.Window]:
-    """What `windows.pipeline` wrote."""
-    counts: Counter[data.Window] = Counter()
-    for record in mw.sinks.JsonLines(out).records():
-        window = (record.key, record.timestamp // mw.SECOND - 1)
-        if window in counts:
-            raise AssertionError(f"the window {window} was emitted twice")
-        counts[window] = record.value
-    return counts
 
 
 def _plain(source: data.Input, work: Path, batch: int) -> Commands:
@@ -176,19 +150,19 @@ SYSTEMS = (
     System(
         "millwheel",
         _millwheel,
-        lambda work: millwheel_windows(work / "out"),
+        lambda work: windows.read(work / "out"),
         "exactly once, durable with every epoch",
     ),
     System(
         "plain loop",
         _plain,
-        lambda work: read_lines((work / "out").glob("*.jsonl")),
+        lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "none: what a crash finds is lost",
     ),
     System(
         "Bytewax",
         _bytewax,
-        lambda work: read_lines((work / "out").glob("*.jsonl")),
+        lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "exactly once for files, a snapshot a second",
     ),
     System(
@@ -206,13 +180,13 @@ SYSTEMS = (
     System(
         "PyFlink",
         _flink("default"),
-        lambda work: read_lines((work / "out").glob("part-*")),
+        lambda work: data.read_windows((work / "out").glob("part-*")),
         "exactly once, a checkpoint a second",
     ),
     System(
         "PyFlink, tuned",
         _flink("tuned"),
-        lambda work: read_lines((work / "out").glob("part-*")),
+        lambda work: data.read_windows((work / "out").glob("part-*")),
         "exactly once, a checkpoint a second",
     ),
 )

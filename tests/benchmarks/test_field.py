@@ -43,7 +43,7 @@ def test_a_window_that_comes_twice_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "part.jsonl"
     path.write_text('{"key": "a", "window": 1, "count": 2}\n' * 2)
     with pytest.raises(AssertionError, match="emitted twice"):
-        systems.read_lines([path])
+        data.read_windows([path])
 
 
 def test_a_system_that_fails_says_what_it_said(source: data.Input, tmp_path: Path) -> None:
