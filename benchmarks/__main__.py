@@ -24,6 +24,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "recovery": 1_800,
     "growth": 4_500,
     "dedup": 900,
+    "cache": 1_200,
     "overhead": 1_200,
     "looking": 600,
     "nab": 300,
@@ -107,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=3, help="kills for each size (default: 3)")
     add("growth", "time a record in long runs and with many keys; the store's size against its state")
     add("dedup", "five million record IDs in one interval")
+    add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
     command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
     command.add_argument("--parts", action="store_true", help="each part by itself, in CPU time")

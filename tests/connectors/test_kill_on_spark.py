@@ -32,6 +32,7 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Cluster
 from tests.servers.processes import Unavailable, free_port
 from tests.servers.topics import receive, send
+from tests.spark.counted import set_count
 from tests.spark.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -103,8 +104,10 @@ class World:
         self._source("http", lambda batch: _post(port, batch))
         self.sources["http"]["port"] = port
         self._source("table", None)
-        self._source("python", None)
-        self.sources["python"]["since"] = time.time() + 5
+        count, first = folder / "count", len(self.sources) * RECORDS
+        set_count(count, 0)
+        self._source("python", lambda batch: set_count(count, batch[-1]["n"] + 1 - first) is None)
+        self.sources["python"]["count"] = str(count)
         out = mw.sinks.JsonLines(folder / "jsonlines")
         self._sink("jsonlines", lambda: [record.value["n"] for record in out.records()])
         self._sink("parquet", self._rows)

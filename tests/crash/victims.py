@@ -94,7 +94,9 @@ class Process:
 class Victim(Process):
     """The pipeline of ``victim.py``."""
 
-    def __init__(self, source: Path, folder: Path, options: dict[str, Any]) -> None:
-        super().__init__(
-            [str(VICTIM), str(source), str(folder / "store"), str(folder / "out"), json.dumps(options)]
-        )
+    def __init__(
+        self, source: Path, folder: Path, options: dict[str, Any], environment: dict[str, str] | None = None
+    ) -> None:
+        store = options.pop("store", str(folder / "store"))
+        arguments = [str(source), store, str(folder / "out"), json.dumps(options)]
+        super().__init__([str(VICTIM), *arguments], env=environment)
