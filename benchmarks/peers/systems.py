@@ -23,6 +23,8 @@ CORES = 2
 _PATIENCE = 900  # seconds for a run
 
 Commands = list[list[str]]
+Prepare = Callable[[data.Input, Path, int], Commands]
+"""Of an input, a folder and the records of a batch: the commands."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class System:
     """
 
     name: str
-    prepare: Callable[[data.Input, Path, int], Commands]
+    prepare: Prepare
     read: Callable[[Path], Counter[data.Window]]
     guarantee: str
 
@@ -83,12 +85,15 @@ def _millwheel(source: data.Input, work: Path, batch: int) -> Commands:
     return [[sys.executable, "-m", module, *places, str(CORES)]]
 
 
-def _plain(source: data.Input, work: Path, batch: int) -> Commands:
-    places = [os.fspath(source.folder), os.fspath(work / "out")]
-    return [[sys.executable, "-m", "benchmarks.peers.plain", *places, str(CORES)]]
+def _plain(parser: str) -> Prepare:
+    def prepare(source: data.Input, work: Path, batch: int) -> Commands:
+        places = [os.fspath(source.folder), os.fspath(work / "out"), str(CORES), parser]
+        return [[sys.executable, "-m", "benchmarks.peers.plain", *places]]
+
+    return prepare
 
 
-def _spark(kind: str) -> Callable[[data.Input, Path, int], Commands]:
+def _spark(kind: str) -> Prepare:
     def prepare(source: data.Input, work: Path, batch: int) -> Commands:
         files = max(batch * (source.files - 1) // source.records, 1)
         places = [os.fspath(source.folder), os.fspath(work), str(CORES), str(files), kind]
@@ -121,7 +126,7 @@ def _ports(count: int) -> list[int]:
             one.close()
 
 
-def _flink(kind: str) -> Callable[[data.Input, Path, int], Commands]:
+def _flink(kind: str) -> Prepare:
     def prepare(source: data.Input, work: Path, batch: int) -> Commands:
         python = os.fspath(environments.ensure(environments.FLINK))
         places = [os.fspath(place) for place in (_joined(source), work / "out", work / "checkpoints")]
@@ -155,7 +160,13 @@ SYSTEMS = (
     ),
     System(
         "plain loop",
-        _plain,
+        _plain("orjson"),
+        lambda work: data.read_windows((work / "out").glob("*.jsonl")),
+        "none: what a crash finds is lost",
+    ),
+    System(
+        "plain loop, msgspec",
+        _plain("msgspec"),
         lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "none: what a crash finds is lost",
     ),
