@@ -51,6 +51,10 @@ def test_the_histogram_of_figure_13_has_every_record() -> None:
         ("/any/millwheel/sinks/jsonlines.py", "write_columns", "write"),
         ("/any/millwheel/master/journal.py", "commit", "commit"),
         ("/any/benchmarks/pipelines/windows.py", "process_record", "user code"),
+        ("/any/millwheel/worker/keyed.py", "run", "around it"),
+        ("/any/millwheel/worker/context.py", "encoded", "encode"),
+        ("/any/millwheel/injectors/fields.py", "read", "decode"),
+        ("/any/millwheel/model/codec.py", "pack", None),
         ("/usr/lib/python3/json.py", "loads", None),
     ],
 )
