@@ -14,6 +14,7 @@ from millwheel.errors import (
 from millwheel.launch import Job, run, start
 from millwheel.master.status import Report
 from millwheel.model import codec as codecs
+from millwheel.model import combiners
 from millwheel.model.codec import register
 from millwheel.model.computation import Computation
 from millwheel.model.injector import Injector, RecordBatch
@@ -58,6 +59,7 @@ __all__ = [
     "by",
     "by_key",
     "codecs",
+    "combiners",
     "injectors",
     "read_store",
     "register",

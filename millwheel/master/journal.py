@@ -7,7 +7,8 @@
     design      what the pipeline is, as far as a change of it can be judged: see `millwheel.master.design`
     topology    the levels and edges of the graph that the plan was made for
     id          a name that no other store has
-    driver      the generation of drivers, and who the present one is
+    driver      the generation of drivers, and who the present one is; a change of intervals takes the next
+    layout      the intervals of each level that the next epoch is to have, and the last changes of them
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
     o...        one entry for each injector and partition: offset, watermark, newest timestamp
@@ -56,7 +57,8 @@ class Recovered:
     watermarks: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Any] | None = None
-    layout: list[list[int]] = field(default_factory=list)
+    layout: list[Any] = field(default_factory=list)
+    """The intervals that the watermarks are of; empty where they are of several layouts."""
     holders: dict[str, list[Any]] = field(default_factory=dict)
     """By injector: the partition that holds its watermark, where, and why."""
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
@@ -184,7 +186,7 @@ class Journal:
         watermarks: dict[str, Any],
         sources: dict[str, int],
         totals: dict[str, Any],
-        layout: list[list[int]],
+        layout: list[Any],
         holders: dict[str, list[Any]],
         partitions: Iterable[tuple[str, str, Partition]],
         notes: Iterable[tuple[bytes, bytes]] = (),
@@ -196,16 +198,33 @@ class Journal:
             puts.append((b"o" + pack([source, partition]), value))
         self._write([*puts, *notes])
 
+    def layout(self) -> dict[str, Any]:
+        """The intervals that were chosen last, and why; empty where they were never changed."""
+        with self._shard.snapshot() as snapshot:
+            return read_layout(snapshot)
+
+    def renew(self, layout: dict[str, Any]) -> int:
+        """Journals other intervals under the next generation of the same driver: their new sequencer."""
+        entry = pack([self._generation + 1, self._owner, uuid.uuid4().hex])
+        self._write([(b"driver", entry), (b"layout", pack(layout))], renewed=entry)
+        self._generation += 1
+        self._entry = entry
+        return self._generation
+
     def note(self, notes: list[tuple[bytes, bytes]]) -> None:
         """Journals what an observer notes, on its own."""
         self._write(notes)
 
     def _write(
-        self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), more: Guard | None = None
+        self,
+        puts: list[tuple[bytes, bytes]],
+        deletes: Iterable[bytes] = (),
+        more: Guard | None = None,
+        renewed: bytes | None = None,
     ) -> None:
         def guard(get: Get) -> None:
             found = get(b"driver")
-            if found != self._entry:
+            if found != self._entry and (renewed is None or found != renewed):
                 owner = unpack(found)[1] if found is not None else "nobody"
                 raise FencedError(
                     f"this driver ({self._owner}) was taken over by {owner}: it stops, and the other one "
@@ -230,6 +249,12 @@ class Shape:
         """Whose watermarks bound a computation's input."""
         own = self.replays.get(name, {})
         return [own.get(sender, sender) for stream in self.inputs[name] for sender in self.producers[stream]]
+
+
+def read_layout(snapshot: Snapshot) -> dict[str, Any]:
+    """The intervals that the next epoch is to have, and their last changes."""
+    data = snapshot.get(b"layout")
+    return unpack(data) if data is not None else {}
 
 
 def shape_of(graph: Graph) -> bytes:

@@ -48,6 +48,8 @@ class Faults:
     """A hook takes so long that its step leaves the rest of its records to the next epoch."""
     jump: float = 0.05
     """The clock jumps, forwards or backwards."""
+    reshape: float = 0.05
+    """Between two epochs, key intervals are moved, split and merged."""
     most: int = 12
 
 

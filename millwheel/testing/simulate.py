@@ -22,9 +22,10 @@ from typing import Any
 
 from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
+from millwheel.master.intervals import Cuts
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph, build
-from millwheel.model.keys import key_text
+from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
@@ -150,6 +151,8 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
                 driver.run(plan, executor)
                 lows.moved(driver)
                 epochs += 1
+                if world.happens("reshape"):
+                    driver.lay_out(_reshaped(world, driver))
         except FencedError:
             if driver is not None and driver.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
@@ -166,6 +169,17 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
     result = _read(world, build(make()), taps)
     result.epochs = epochs
     return result
+
+
+def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
+    """Any other intervals for some of the levels."""
+    found: dict[int, tuple[Cuts, str]] = {}
+    for level in range(1, len(driver.intervals) + 1):
+        if world.random.random() < 0.7:
+            firsts = {0, *(world.random.randrange(TABLETS) for _ in range(world.random.randrange(6)))}
+            cuts = [[first, world.random.randrange(driver.slots)] for first in sorted(firsts)]
+            found[level] = (cuts, "a whim of the seed")
+    return found
 
 
 def _generation(world: World) -> int:
