@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "run", "start"]
 
+_TARGET_TO_THE_END = 3.0
+"""Seconds: nobody waits for the records of a backlog one by one, and a larger epoch costs less for each."""
+
 _OPTIONS = {
     "slots": "in how many pieces the key space is worked on at once (default: Spark's parallelism)",
-    "target": "seconds that a full epoch is to take (default: 1)",
+    "target": "seconds that a full epoch is to take (default: 1; 3 for a run that ends by itself)",
     "due_limit": "keys with due timers that an interval takes up in one epoch (default: 100,000)",
-    "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1)",
+    "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1, or target)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "takeover": "whether to take the store from a driver that still holds it (default: no)",
@@ -101,6 +104,8 @@ def _launch(
     store, discard = _open(where, slots)
     passed = ("target", "due_limit", "compact_below", "max_skew", "step_budget", "takeover")
     given = {name: options[name] for name in passed if name in options}
+    if not follow:
+        given.setdefault("target", _TARGET_TO_THE_END)
 
     def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, Executor]:
         driver = Driver(

@@ -8,7 +8,7 @@ a row of a table. A partition's name tells which file it is, whatever the file i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 from millwheel.errors import InputError
@@ -27,6 +27,7 @@ _STRATEGIES = ("complete", "events", "monotonic", "created")
 
 _FOLLOWED_SLACK = 10 * SECOND  # of a folder that is followed, where the user says nothing
 _SAMPLE = 1 << 16  # bytes that the length of a line is guessed from
+_LONG_LINE = 2_000  # bytes
 _GZIP_RATIO = 6  # logs shrink about this much; it sizes epochs, nothing else
 
 
@@ -172,17 +173,29 @@ class Files(Injector):
         if self._line_length is None:
             with lines.open_piece(path, 0, end) as file:
                 sample = file.read(_SAMPLE)
-            self._line_length = max(len(sample) // max(sample.count(b"\n"), 1), 1)
+            length = len(sample) // max(sample.count(b"\n"), 1)
+            # An epoch is so many records: a long one counts as several, or it would be gigabytes.
+            self._line_length = min(max(length, 1), _LONG_LINE)
         return self._line_length
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        return self._batches(partition, start, end, None)
+
+    def read_fields(
+        self, partition: str, start: Offset, end: Offset, fields: Collection[str]
+    ) -> Iterable[RecordBatch]:
+        return self._batches(partition, start, end, fields)
+
+    def _batches(
+        self, partition: str, start: Offset, end: Offset, fields: Collection[str] | None
+    ) -> Iterable[RecordBatch]:
         path = self._now_at(partition, start)
         form = self._form(path)
         if form == "parquet":
             return parquet.batches(path, start or 0, end, self._timestamp, self._id, self._unit)
         divert = self.errors == "divert"
         reader = lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
-        return reader.batches(path, start or 0, end)
+        return reader.batches(path, start or 0, end, fields)
 
     def _now_at(self, partition: str, start: Offset) -> str:
         """Where a task finds a file, which may have been renamed since the epoch was planned."""

@@ -43,11 +43,14 @@ _ELSEWHERE = -1  # the first tablet of no interval
 _DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
 
 
-_STEP_BUDGET = 1.0  # seconds
+_STEP_BUDGET = 1.0  # seconds, and as long as an epoch is to take
 
 
 class Executor(Protocol):
     """Runs the tasks of an epoch somewhere, and returns the frames of the last level."""
+
+    job: int | None
+    """The number under which the place's own page shows the last epoch, where it has one."""
 
     def execute(self, plan: Plan) -> list[Frame]: ...
 
@@ -88,7 +91,7 @@ class Driver:
         follow: bool = False,
         due_limit: int = _DUE_LIMIT,
         max_skew: int | None = None,
-        step_budget: float = _STEP_BUDGET,
+        step_budget: float | None = None,
         compact_below: int = 4_000,
         takeover: bool = False,
         locked: bool = False,
@@ -101,11 +104,13 @@ class Driver:
         self._clock = clock
         self._due_limit = due_limit
         self._max_skew = max_skew
-        self._step_budget = step_budget
+        self._step_budget = max(_STEP_BUDGET, target) if step_budget is None else step_budget
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
         self.observer: Observer | None = None
+        self.job: int | None = None
+        """Of the last epoch: see `Executor.job`."""
         if not locked:
             store.lock(owner, takeover=takeover)
         for source in graph.sources:
@@ -255,6 +260,7 @@ class Driver:
         self.journal.plan(plan, self.graph)
         moments.append(time.perf_counter())
         frames = executor.execute(plan)
+        self.job = executor.job
         reports = self._reports(plan, frames)
         moments.append(time.perf_counter())
         self._deliver(plan, reports)

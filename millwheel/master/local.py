@@ -11,6 +11,8 @@ from millwheel.worker.tasks import run_epoch
 class LocalExecutor:
     """One worker in this process does it all."""
 
+    job: int | None = None
+
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 

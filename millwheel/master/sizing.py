@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 _FIRST = 50_000  # records of the first epoch that finds that much: about half a second's work
 _LEAST = 500
-_MOST = 4_000_000
+_MOST = 1_000_000  # a few hundred megabytes in the workers
 _STEP = 2.5  # an epoch may be this much larger or smaller than the one before: one outlier does little
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from millwheel.model.record import Record, RecordId
+from millwheel.model.record import Record, RecordId, decode_json
 from millwheel.model.time import DAY
 
 Offset = Any
@@ -32,7 +32,16 @@ class RecordBatch(NamedTuple):
     keys: list[str] | None = None
     bad: Sequence[BadInput] = ()
     json: list[bytes] | None = None
-    """Where each value is what `orjson.loads` made of a line: the lines, which then travel in their place."""
+    """Where each value is what JSON makes of a line: the lines, which then travel in their place."""
+    fields: dict[str, list[Any]] | None = None
+    """By name: a field of each value. Where there are some, ``json`` stands for the values, which are not."""
+
+    def decoded(self) -> RecordBatch:
+        """The batch with its values."""
+        if self.fields is None:
+            return self
+        assert self.json is not None
+        return self._replace(values=list(map(decode_json, self.json)), fields=None)
 
 
 class Injector:
@@ -80,6 +89,12 @@ class Injector:
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch] | None:
         """What `read` gives, in columns; None: `read` is asked."""
         return None
+
+    def read_fields(
+        self, partition: str, start: Offset, end: Offset, fields: Collection[str]
+    ) -> Iterable[RecordBatch] | None:
+        """What `read_batches` gives, where of the values nothing but these fields is needed now."""
+        return self.read_batches(partition, start, end)
 
     def low_watermark(self, partition: str, offset: Offset) -> int:
         """No record older than this is expected in the partition behind ``offset``."""

@@ -65,9 +65,12 @@ class By:
         """The keys of many values at once, or None where one of them needs a closer look."""
         field = self.field
         try:
-            keys = [value[field] for value in values]
+            return self.texts([value[field] for value in values])
         except (TypeError, KeyError, IndexError):
             return None
+
+    def texts(self, keys: list[Any]) -> list[str] | None:
+        """The keys that the fields of many values are, or None where one of them needs a closer look."""
         kinds = set(map(type, keys))
         if kinds <= {str}:
             return keys

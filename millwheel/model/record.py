@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
 
 RecordId = str | int | bytes
+
+
+def decode_json(line: bytes) -> Any:
+    """The value of a line of which it is known that it is JSON.
+
+    Python's own decoder also takes numbers that are too large for a float, which nobody looked at before.
+    """
+    try:
+        return orjson.loads(line)
+    except ValueError:
+        return json.loads(line)
 
 
 class Record:
@@ -48,7 +60,7 @@ class Record:
     def __getattr__(self, name: str) -> Any:
         """What a worker left out because most hooks do not ask for it."""
         if name == "value":
-            self.value = value = orjson.loads(self._json)
+            self.value = value = decode_json(self._json)
             return value
         if name == "id":
             return None

@@ -41,6 +41,7 @@ class SparkExecutor:
         self._store = store
         self._name = graph.name
         self._shown = context.uiWebUrl is not None
+        self.job: int | None = None
         self._depth = len(graph.levels)
         self._weak = weak_levels(graph)
         self._broadcast = context.broadcast(ship(graph, numbers, store.address))
@@ -78,9 +79,18 @@ class SparkExecutor:
         return True
 
     def _run(self, plan: Plan) -> list[bytes]:
+        if not self._shown:
+            return self._collect(plan)
+        # In Spark's own page a job says which epoch it is, and ours says which job an epoch was.
+        group = f"millwheel-{self._shipment.id}-{plan.epoch}"
+        self._context.setJobGroup(group, f"{self._name}: epoch {plan.epoch}")
+        try:
+            return self._collect(plan)
+        finally:
+            self.job = max(self._context.statusTracker().getJobIdsForGroup(group), default=None)
+
+    def _collect(self, plan: Plan) -> list[bytes]:
         data = plan.to_bytes()
-        if self._shown:  # in Spark's own page a job says which epoch it is
-            self._context.setJobDescription(f"{self._name}: epoch {plan.epoch}")
         if plan.compact or not self._depth:
             return self._base(1).mapPartitions(WholeTask(self._shipment, data)).collect()
         rdd: RDD[Any] = self._base(plan.tasks or plan.slots)

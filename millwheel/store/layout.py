@@ -32,7 +32,7 @@ DIGEST: Final = 16
 """The bytes of an ID's digest: two of a billion IDs meet with a chance of one in 10^20."""
 
 _LONGEST_INLINE = 480  # LMDB takes keys of 511 bytes; the timer index puts 21 before the text
-_LONG = b"\xff"  # never a byte of UTF-8, so that a digest is no key's text
+LONG: Final = b"\xff"  # never a byte of UTF-8, so that a digest is no key's text
 _TIME_BIAS = 2**63
 
 _digest = xxhash.xxh3_64_digest  # what `fingerprint` gives, without the call
@@ -43,7 +43,7 @@ def row_suffix(key: str) -> bytes:
     data = key_bytes(key)
     if len(data) <= _LONGEST_INLINE:
         return fingerprint(data) + data
-    return fingerprint(data) + _LONG + hashlib.blake2b(data, digest_size=32).digest()
+    return fingerprint(data) + LONG + hashlib.blake2b(data, digest_size=32).digest()
 
 
 def row_suffixes(keys: Sequence[str]) -> list[bytes]:
@@ -67,7 +67,7 @@ def tablets_of(keys: Sequence[str]) -> list[int]:
 
 def is_long(suffix: bytes) -> bool:
     """Whether the suffix holds a digest, and the row the text."""
-    return suffix[8:9] == _LONG
+    return suffix[8:9] == LONG
 
 
 def tablet_of(suffix: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack_plain, unpack
 
 Times = dict[str, int]
 """By tag: a time."""
@@ -30,17 +30,25 @@ _FULL = b"\x01"
 def encode_row(state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None) -> bytes:
     """The bytes of a row; most rows of a steady pipeline are a state and one byte."""
     if wall or holds or long_key is not None:
-        return _FULL + pack((state, timers, wall, holds, long_key))
+        return _FULL + pack_plain((state, timers, wall, holds, long_key))
     if timers or state is None:
-        return _FULL + pack((state, timers))
+        return _FULL + pack_plain((state, timers))
     return _PLAIN + state
+
+
+def row_parts(data: bytes | None) -> tuple[bytes | None, Times, Times, Times, str | None]:
+    """The inverse of `encode_row`: what a `Row` has, without one; of no row, nothing."""
+    if data is None:
+        return None, {}, {}, {}, None
+    if data[0] == 0:
+        return data[1:], {}, {}, {}, None
+    parts = unpack(data[1:])
+    if len(parts) == 2:
+        return parts[0], parts[1], {}, {}, None
+    state, timers, wall, holds, long_key = parts
+    return state, timers, wall, holds, long_key
 
 
 def decode_row(data: bytes) -> Row:
     """The inverse of `encode_row`."""
-    if data[0] == 0:
-        return Row(data[1:], {}, {}, {}, None)
-    parts = unpack(data[1:])
-    if len(parts) == 2:
-        return Row(parts[0], parts[1], {}, {}, None)
-    return Row(*parts)
+    return Row(*row_parts(data))

@@ -215,6 +215,8 @@ class _Sizes:
 class _Executor:
     """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
 
+    job: int | None = None
+
     def __init__(self, world: World, graph: Graph, driver: Driver) -> None:
         self._world = world
         self._graph = graph

@@ -125,6 +125,7 @@ class Recorder:
             "seconds": seconds,
             "records": sum(report.records_in for report in reports),
             "compact": plan.compact,
+            "job": self._driver.job,
             "phases": phases,
         }
         self._epochs.append(epoch)
@@ -191,21 +192,21 @@ class Recorder:
 def _phases(plan: Plan, reports: list[IntervalReport], moments: list[float]) -> dict[str, float]:
     """Where an epoch's time went, in seconds.
 
-    Of the tasks of a level, which run side by side, the longest counts; in a compact epoch, where one
-    task runs them all, their sum. What is left of the job is reading input, scheduling, shuffles and writes.
+    Of the tasks that inject, or of a level, which run side by side, the longest counts; in a compact
+    epoch, where one task runs them all, their sum. What is left of the job, to carry the records, is
+    scheduling, shuffles and writes.
     """
     journal, job, deliver, commit = (end - start for start, end in itertools.pairwise(moments))
     levels: dict[int, dict[int, float]] = {}
-    slot_of = {(level, i.first): i.slot for level, part in enumerate(plan.intervals, 1) for i in part}
+    slot_of = {(0, task): task for task in range(plan.tasks)}
+    slot_of |= {(level, i.first): i.slot for level, part in enumerate(plan.intervals, 1) for i in part}
     for report in reports:
-        if not report.level:
-            continue  # an injecting task, which is not timed
         slot = 0 if plan.compact else slot_of[report.level, report.first]
         slots = levels.setdefault(report.level, {})
         slots[slot] = slots.get(slot, 0.0) + report.seconds
     longest = {level: max(slots.values()) for level, slots in sorted(levels.items())}
-    phases = {"journal": journal, "inject and carry": max(job - sum(longest.values()), 0.0)}
-    phases |= {f"level {level}": seconds for level, seconds in longest.items()}
+    phases = {"journal": journal, "carry": max(job - sum(longest.values()), 0.0)}
+    phases |= {f"level {level}" if level else "inject": seconds for level, seconds in longest.items()}
     return {**phases, "deliver": deliver, "commit": commit}
 
 

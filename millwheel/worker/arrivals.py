@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import xxhash
 
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Edge, Graph
-from millwheel.model.record import RecordId
+from millwheel.model.record import RecordId, decode_json
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import DIGEST, backlog_key, id_log_prefix, id_prefix, tablets_of, time_bytes
 from millwheel.worker.envelope import Columns, Section
@@ -102,7 +101,7 @@ class Arrivals:
     def value(self, position: int) -> Any:
         """A record's value, decoded."""
         json = self.json[position] if self.json is not None else None
-        return self.values[position] if json is None else orjson.loads(json)
+        return self.values[position] if json is None else decode_json(json)
 
     def by_key(self) -> dict[str, list[int]]:
         """The positions of each key's records, in order."""
@@ -135,7 +134,7 @@ class SeenIds:
         prefix = self._prefix
         digest = xxhash.xxh3_128_digest
         arrivals.digests = [
-            None if id is None else prefix + digest(pack([key, stream, id]))
+            None if id is None else prefix + digest(pack_plain([key, stream, id]))
             for key, stream, id in zip(arrivals.keys, arrivals.streams, arrivals.ids, strict=True)
         ]
         asked = [found for found in arrivals.digests if found is not None]

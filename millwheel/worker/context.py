@@ -15,7 +15,9 @@ from millwheel.model import codec as codecs
 from millwheel.model.codec import packer
 from millwheel.model.computation import BOUND, Computation
 from millwheel.model.pipeline import Node
+from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK, Clock
+from millwheel.model.timer import Timer
 from millwheel.store.row import Times
 
 
@@ -45,7 +47,8 @@ class HookContext:
         self.outputs: dict[str, Output] = {}
         self.counts: dict[str, int] = {}
         self.key = ""
-        self.timestamp = 0
+        self.hand: Record | Timer | None = None
+        """What the hook was called with."""
         self.raw: bytes | None = None
         self.deleted = False
         self.timers: Times = {}
@@ -133,14 +136,14 @@ class HookContext:
         if not MIN_TIME <= time <= MAX_TIME:
             raise ValueError(f"a timer's time is a 64-bit integer, not {time}")
         if clock == WATERMARK:
-            mine, other = self.timers, self.wall
+            self.timers[tag] = time
+            if self.wall:
+                self.wall.pop(tag, None)
         elif clock == WALL:
-            mine, other = self.wall, self.timers
+            self.wall[tag] = time
+            self.timers.pop(tag, None)
         else:
             raise ValueError(f"a timer's clock is millwheel.WATERMARK or millwheel.WALL, not {clock!r}")
-        mine[tag] = time
-        if other:
-            other.pop(tag, None)
         self.changed = True
 
     def clear_timer(self, tag: str) -> None:
@@ -155,7 +158,8 @@ class HookContext:
                 f"({', '.join(self.node.outputs) or 'none'}): add it to outputs="
             )
         if timestamp is None:
-            timestamp = self.timestamp
+            assert self.hand is not None
+            timestamp = self.hand.timestamp
         elif type(timestamp) is not int:
             timestamp = _integer(timestamp, "a production's timestamp")
         if not MIN_TIME <= timestamp <= MAX_TIME:

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from millwheel.model.codec import pack, unpack
-from millwheel.model.record import Record, RecordId
+from millwheel.model.codec import pack, pack_plain, unpack
+from millwheel.model.record import Record, RecordId, decode_json
 
 
 class Columns(NamedTuple):
-    """Records of one stream. ``values`` are packed already, or objects that nobody else holds."""
+    """Records of one stream. ``values`` are packed already, or objects that nobody else holds.
+
+    Where there are ``fields``, there are no ``values`` but those that ``json`` can be decoded to.
+    """
 
     keys: list[str]
     timestamps: list[int]
@@ -27,6 +30,8 @@ class Columns(NamedTuple):
     packed: bool
     json: list[bytes] | None = None
     """Where every value came as a line of JSON: the lines."""
+    fields: dict[str, list[Any]] | None = None
+    """By name: a field of each value, read without decoding the rest."""
 
     def take(self, order: Sequence[int]) -> bytes:
         """The chosen values as one MessagePack array."""
@@ -36,6 +41,9 @@ class Columns(NamedTuple):
 
     def objects(self) -> list[Any]:
         """The values themselves; a copy where they are packed."""
+        if self.fields is not None:
+            assert self.json is not None
+            return list(map(decode_json, self.json))
         return cast(list[Any], unpack(array_of(self.values))) if self.packed else self.values
 
 
@@ -84,7 +92,7 @@ def pack_section(
         values = b"\n".join(json if order is None else [json[i] for i in order])
     else:
         values = columns.take(range(len(keys)) if order is None else order)
-    return pack([edge, interval, keys, array("q", timestamps).tobytes(), ids, json is not None, values])
+    return pack_plain([edge, interval, keys, array("q", timestamps).tobytes(), ids, json is not None, values])
 
 
 def unpack_section(data: bytes) -> Section:
@@ -117,7 +125,7 @@ class Batch(NamedTuple):
 
 def pack_batch(stream: str, shard: int, columns: Columns) -> bytes:
     """A batch's bytes."""
-    return pack(
+    return pack_plain(
         [
             stream,
             shard,
@@ -159,7 +167,7 @@ class Frame:
 
     def to_bytes(self) -> bytes:
         """For the carrier."""
-        return pack(list(self.__dict__.values()))
+        return pack_plain(list(self.__dict__.values()))
 
     @staticmethod
     def from_bytes(data: bytes) -> Frame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,7 @@ from millwheel.errors import InputError, MillWheelError, shorten
 from millwheel.model.codec import pack
 from millwheel.model.graph import Graph, injector_name
 from millwheel.model.injector import BadInput, RecordBatch
+from millwheel.model.keys import By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME
@@ -37,10 +39,12 @@ class Injection:
 
     def run(self) -> None:
         """Reads the ranges of this task, injector by injector."""
+        started = time.perf_counter()
         for source in self._graph.sources:
             ranges = [r for r in self._plan.ranges if r.task == self._task and r.source == source.name]
             if ranges:
                 self._run_source(source, ranges)
+        self.report.seconds = time.perf_counter() - started
 
     def _run_source(self, source: Source, ranges: list[Range]) -> None:
         errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
@@ -48,15 +52,18 @@ class Injection:
         name = injector_name(source.name)
         held, newest = dict.fromkeys([n for n in self._plan.sources if is_of(n, name)], MAX_TIME), MIN_TIME
         pending = _Pending()
+        fields = _fields(self._graph, source.stream)
         for item in ranges:
             top, count = item.newest, 0
-            for batch in _batches(source, item):
+            for batch in _batches(source, item, fields):
                 count += len(batch.timestamps)
                 bad = _check(batch)
                 if bad or batch.bad:
-                    batch = self._divert(source, item, batch, bad, router)
+                    batch = self._divert(source, item, batch.decoded(), bad, router)
                 if batch.timestamps:
                     top = max(top, max(batch.timestamps))
+                    if not pending.takes(batch):
+                        self._send(source, item, pending.take(), router)
                     pending.add(batch)
                 if len(pending.timestamps) >= _ROUTED_AT_ONCE:
                     self._send(source, item, pending.take(), router)
@@ -92,6 +99,8 @@ class Injection:
             raise
         except Exception:
             router.rollback(mark)
+            if columns.fields is not None:
+                columns = columns._replace(values=columns.objects(), fields=None)
             bad = {index: text for index, value in enumerate(columns.values) if (text := _unpackable(value))}
             if not bad:
                 raise
@@ -148,7 +157,12 @@ class _Pending:
         self.keys: list[str] = []
         self.ids: list[Any] = []
         self.json: list[bytes] | None = []
+        self.fields: dict[str, list[Any]] | None = None
         self.with_ids = False
+
+    def takes(self, batch: RecordBatch) -> bool:
+        """Whether a batch is of the same kind as what is here: decoded, or not but for some fields."""
+        return not self.timestamps or (self.fields is None) == (batch.fields is None)
 
     def add(self, batch: RecordBatch) -> None:
         count = len(batch.timestamps)
@@ -161,17 +175,33 @@ class _Pending:
             self.json = None
         elif self.json is not None:
             self.json += batch.json
+        if batch.fields is not None:
+            if self.fields is None:
+                self.fields = {name: [] for name in batch.fields}
+            for name, column in batch.fields.items():
+                self.fields[name] += column
 
     def take(self) -> Columns:
         ids = self.ids if self.with_ids else None
-        columns = Columns(self.keys, self.timestamps, self.values, ids, False, self.json)
+        columns = Columns(self.keys, self.timestamps, self.values, ids, False, self.json, self.fields)
         self._clear()
         return columns
 
 
-def _batches(source: Source, item: Range) -> Iterable[RecordBatch]:
+def _fields(graph: Graph, stream: str) -> list[str] | None:
+    """The fields that all consumers of a stream take for keys; None where somebody needs whole values."""
+    extractors = [edge.extractor for edge in graph.consumers[stream]]
+    if stream in graph.sinks or any(not isinstance(extractor, By | ByKey) for extractor in extractors):
+        return None
+    return sorted({extractor.field for extractor in extractors if isinstance(extractor, By)})
+
+
+def _batches(source: Source, item: Range, fields: list[str] | None) -> Iterable[RecordBatch]:
     injector = source.injector
-    batches = injector.read_batches(item.partition, item.start, item.end)
+    if fields is None:
+        batches = injector.read_batches(item.partition, item.start, item.end)
+    else:
+        batches = injector.read_fields(item.partition, item.start, item.end, fields)
     if batches is not None:
         return batches
     return _in_columns(injector.read(item.partition, item.start, item.end), source)
@@ -218,11 +248,11 @@ def _check(batch: RecordBatch) -> dict[int, str]:
     if set(map(type, timestamps)) == {int} and min(timestamps) > MIN_TIME and max(timestamps) <= MAX_TIME:
         return {}
     bad = {}
-    for index, time in enumerate(timestamps):
-        if type(time) is not int:
-            bad[index] = f"the timestamp {time!r} is not an integer (microseconds since 1970)"
-        elif not MIN_TIME < time <= MAX_TIME:
-            bad[index] = f"the timestamp {time} is out of the range of 64 bits"
+    for index, found in enumerate(timestamps):
+        if type(found) is not int:
+            bad[index] = f"the timestamp {found!r} is not an integer (microseconds since 1970)"
+        elif not MIN_TIME < found <= MAX_TIME:
+            bad[index] = f"the timestamp {found} is out of the range of 64 bits"
     return bad
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from millwheel.errors import MillWheelError, UserCodeError, shorten
@@ -18,8 +19,8 @@ from millwheel.model.record import Record
 from millwheel.model.time import WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
-from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, is_long, row_prefix, row_suffixes
-from millwheel.store.row import Times, decode_row, encode_row
+from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, row_prefix, row_suffixes
+from millwheel.store.row import Times, encode_row, row_parts
 from millwheel.worker.arrivals import Arrivals, SeenIds
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
@@ -70,7 +71,6 @@ class KeyedRun:
         self._record_hook: Any = self._guarded_record if divert else computation.process_record
         self._timer_hook: Any = self._guarded_timer if divert else computation.process_timer
         self._keep_late = context.node.late == "deliver"
-        self._hand: Record | Timer | None = None
 
     def run(
         self, snapshot: Snapshot, arrivals: Arrivals, due_limit: int, order: random.Random | None
@@ -86,7 +86,9 @@ class KeyedRun:
         if not suffixes:
             return
         prefix = self._prefix
-        order_of_keys = sorted(suffixes)  # neighbours in the store, and the same order at every attempt
+        # As they came, which is the same order at every attempt: what belongs to a record was made together,
+        # and lies together in memory.
+        order_of_keys = list(suffixes)
         if order is not None:
             order.shuffle(order_of_keys)
         rows = snapshot.get_each([prefix + suffix for suffix in order_of_keys])
@@ -94,24 +96,16 @@ class KeyedRun:
         attributes["now"] = self._now
         attributes["low_watermark"] = self._before
         attributes.pop("state", None)
-        budget = self._budget
-        budget.begin()
+        self._budget.begin()
         try:
-            for suffix, row in zip(order_of_keys, rows, strict=True):
-                key = suffixes[suffix]
-                mine = _NO_POSITIONS if key is None else positions[key]
-                if not budget.over:
-                    self._run_key(suffix, key, row, arrivals, mine)
-                elif mine:
-                    self.left += mine
-                else:
-                    report.more_due = True
+            self._run_keys(order_of_keys, rows, suffixes, positions, arrivals)
         except UserCodeError:
             raise
         except Exception as error:
             raise self._user_error(error) from error
         self.left.sort()  # as they came
         report.left = len(self.left)
+        report.records += len(arrivals.keys) - report.left - report.duplicates
         report.user = context.counts
         report.produced = sum(len(output.keys) for output in context.outputs.values())
         low = self._low_before
@@ -119,64 +113,75 @@ class KeyedRun:
             if output.timestamps and min(output.timestamps) < low:
                 report.produced_late += sum(time < low for time in output.timestamps)
 
-    def _run_key(
-        self, suffix: bytes, key: str | None, row: bytes | None, arrivals: Arrivals, mine: list[int]
+    def _run_keys(
+        self,
+        order: list[bytes],
+        rows: list[bytes | None],
+        suffixes: dict[bytes, str | None],
+        positions: dict[str, list[int]],
+        arrivals: Arrivals,
     ) -> None:
-        context = self._context
-        raw: bytes | None = None
-        long_key: str | None = None
-        timers: Times = {}
-        wall: Times = {}
-        holds: Times = {}
-        first: int | None = None
-        count = 0
-        others = None  # wall timers and holds, which few keys have
-        if row is not None:
-            if row[0] == 0:
-                raw = row[1:]
-            else:
-                raw, timers, wall, holds, long_key = decode_row(row)
+        """Key by key: its row, its records, its due timers, and what of the row has changed.
+
+        A microsecond here is a microsecond for each key of each epoch, hence one long loop over locals.
+        """
+        context, tablets, budget = self._context, self._tablets, self._budget
+        attributes, begin, encoded_state = context.attributes, context.begin, context.encoded
+        prefix, after, now = self._prefix, self._after, self._now
+        puts, deletes = self.puts, self.deletes
+        run_records = self._records_runner(arrivals)
+        for suffix, row in zip(order, rows, strict=True):
+            key = suffixes[suffix]
+            mine = _NO_POSITIONS if key is None else positions[key]
+            if budget.over:
+                self.left += mine
+                if not mine:
+                    self.report.more_due = True
+                continue
+            first: int | None = None
+            count = 0
+            others = None  # wall timers and holds, which few keys have
+            raw, timers, wall, holds, long_key = row_parts(row)
+            if timers:
                 count = len(timers)
-                if count:
-                    first = min(timers.values())
-                if wall or holds:
-                    others = _others(wall, holds)
-        if key is None:
-            key = long_key if long_key is not None else key_text(suffix[8:])
-        context.begin(key, raw, timers, wall, holds)
+                first = min(timers.values())
+            if wall or holds:
+                others = _others(wall, holds)
+            if key is None:
+                key = long_key if long_key is not None else key_text(suffix[8:])
+            begin(key, raw, timers, wall, holds)
 
-        reached = self._run_records(key, arrivals, mine) if mine else 0
-        if reached < len(mine):
-            self.left += mine[reached:]  # its timers come behind its records
-        elif (timers and min(timers.values()) <= self._after) or (wall and min(wall.values()) <= self._now):
-            self._fire(timers, wall)
+            reached = run_records(key, mine) if mine else 0
+            earliest = min(timers.values()) if timers else None
+            if reached < len(mine):
+                self.left += mine[reached:]  # its timers come behind its records
+            elif (earliest is not None and earliest <= after) or (wall and min(wall.values()) <= now):
+                self._fire(timers, wall)
+                earliest = min(timers.values()) if timers else None
 
-        state = context.encoded() if context.deleted or "state" in context.attributes else raw
-        tablets = self._tablets
-        if timers or count:
-            new_first = min(timers.values()) if timers else None
-            if new_first != first:
-                tablets.change(KIND_WATERMARK, suffix, first, new_first)
+            state = encoded_state() if context.deleted or "state" in attributes else raw
+            if earliest != first:
+                tablets.change(KIND_WATERMARK, suffix, first, earliest)
             if len(timers) != count:
                 tablets.counters(suffix[0] >> 2)[WATERMARK_TIMERS] += len(timers) - count
-        if wall or holds or others is not None:
-            self._index_others(suffix, others, _others(wall, holds))
-        elif state is None and not timers:
-            if row is not None:
-                self.deletes.append(self._prefix + suffix)
+            if wall or holds or others is not None:
+                self._index_others(suffix, others, _others(wall, holds))
+            elif state is None and not timers:
+                if row is not None:
+                    deletes.append(prefix + suffix)
+                    counters = tablets.counters(suffix[0] >> 2)
+                    counters[ROWS] -= 1
+                    counters[BYTES] -= len(row)
+                continue
+            encoded = encode_row(state, timers, wall, holds, key if suffix[8:9] == LONG else None)
+            if encoded != row:
+                puts.append((prefix + suffix, encoded))
                 counters = tablets.counters(suffix[0] >> 2)
-                counters[ROWS] -= 1
-                counters[BYTES] -= len(row)
-            return
-        encoded = encode_row(state, timers, wall, holds, key if is_long(suffix) else None)
-        if encoded != row:
-            self.puts.append((self._prefix + suffix, encoded))
-            counters = tablets.counters(suffix[0] >> 2)
-            if row is None:
-                counters[ROWS] += 1
-                counters[BYTES] += len(encoded)
-            else:
-                counters[BYTES] += len(encoded) - len(row)
+                if row is None:
+                    counters[ROWS] += 1
+                    counters[BYTES] += len(encoded)
+                else:
+                    counters[BYTES] += len(encoded) - len(row)
 
     def _index_others(self, suffix: bytes, old: _Others | None, new: _Others) -> None:
         """Brings the index by time and the counters up to a key's wall timers and holds."""
@@ -187,21 +192,6 @@ class KeyedRun:
             if was != is_now:
                 self._tablets.change(kind, suffix, was, is_now)
             counters[WATERMARK_TIMERS + kind] += has - had
-
-    def _run_records(self, key: str, arrivals: Arrivals, mine: list[int]) -> int:
-        """A key's records, but for duplicates, as far as the budget goes; returns how many it reached."""
-        budget = self._budget
-        reached = 0
-        while reached < len(mine):
-            if budget.left <= 0 and budget.is_over():
-                break
-            piece = mine[reached : reached + budget.left]
-            reached += len(piece)
-            budget.left -= len(piece)
-            if arrivals.digests is not None:
-                piece = self._without_duplicates(arrivals.digests, arrivals.streams, piece)
-            self._run_piece(key, arrivals, piece)
-        return reached
 
     def _without_duplicates(
         self, digests: list[bytes | None], streams: list[str], piece: list[int]
@@ -215,39 +205,52 @@ class KeyedRun:
         self.report.duplicates += len(piece) - len(fresh)
         return fresh
 
-    def _run_piece(self, key: str, arrivals: Arrivals, piece: list[int]) -> None:
-        context = self._context
-        hook = self._record_hook
-        before = self._before
-        new = Record.__new__
+    def _records_runner(self, arrivals: Arrivals) -> Callable[[str, list[int]], int]:
+        """Runs a key's records, but for duplicates, as far as the budget goes; returns how many it reached.
+
+        A function of its own, so that what is the same for all keys is looked up once.
+        """
+        context, budget, hook, before = self._context, self._budget, self._record_hook, self._before
         timestamps, streams, values = arrivals.timestamps, arrivals.streams, arrivals.values
-        json, ids = arrivals.json, arrivals.ids
-        self.report.records += len(piece)
-        for position in piece:
-            record = new(Record)
-            if json is None:
-                record.value = values[position]
-            else:
-                text = json[position]
-                if text is None:
-                    record.value = values[position]
-                else:
-                    record._json = text
-            record.key = key
-            record.stream = streams[position]
-            record.timestamp = timestamp = timestamps[position]
-            if ids is not None:
-                record.id = ids[position]
-            if timestamp < before:
-                record.late = True
-                if not self._takes_late(record):
-                    self.report.records -= 1
-                    continue
-            else:
-                record.late = False
-            context.timestamp = timestamp
-            self._hand = record
-            hook(record)
+        json, ids, digests = arrivals.json, arrivals.ids, arrivals.digests
+        new = Record.__new__
+        takes_late = self._takes_late
+
+        def run_records(key: str, mine: list[int]) -> int:
+            reached = 0
+            while reached < len(mine):
+                if budget.left <= 0 and budget.is_over():
+                    break
+                whole = not reached and len(mine) <= budget.left
+                piece = mine if whole else mine[reached : reached + budget.left]
+                reached += len(piece)
+                budget.left -= len(piece)
+                if digests is not None:
+                    piece = self._without_duplicates(digests, streams, piece)
+                for position in piece:
+                    record = new(Record)  # its constructor would set what most hooks do not ask for
+                    if json is None:
+                        record.value = values[position]
+                    else:
+                        text = json[position]
+                        if text is None:
+                            record.value = values[position]
+                        else:
+                            record._json = text
+                    record.key = key
+                    record.stream = streams[position]
+                    record.timestamp = timestamp = timestamps[position]
+                    if ids is not None:
+                        record.id = ids[position]
+                    if timestamp < before:
+                        record.late = True
+                        if not takes_late(record):
+                            continue
+                    context.hand = record
+                    hook(record)
+            return reached
+
+        return run_records
 
     def _takes_late(self, record: Record) -> bool:
         """Whether a late record is delivered; otherwise it is put aside."""
@@ -255,6 +258,7 @@ class KeyedRun:
         report.late += 1
         if self._keep_late:
             return True
+        report.records -= 1
         node = self._context.node
         if node.late == "drop":
             report.dropped += 1
@@ -281,8 +285,7 @@ class KeyedRun:
                 else:
                     del wall[tag]
                     timer = new(Timer, (tag, time, WALL))
-                context.timestamp = time
-                self._hand = timer
+                context.hand = timer
                 fired += 1
                 hook(timer)
                 if context.changed:
@@ -336,7 +339,7 @@ class KeyedRun:
         self.diverted.append((self._context.node.name + ERRORS_SUFFIX, columns))
 
     def _user_error(self, error: Exception) -> UserCodeError:
-        name, key, hand = self._context.node.name, self._context.key, self._hand
+        name, key, hand = self._context.node.name, self._context.key, self._context.hand
         if isinstance(error, MillWheelError):
             message = str(error)  # ours: it says where it happened
         else:

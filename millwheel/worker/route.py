@@ -45,7 +45,7 @@ class Router:
         if not count:
             return
         self.streams[stream] = self.streams.get(stream, 0) + count
-        objects: list[Any] | None = None
+        objects: list[Any] = []
         for edge in self._graph.consumers[stream]:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
             if chained:
@@ -54,8 +54,6 @@ class Router:
             if isinstance(edge.extractor, ByKey):
                 keys: list[Any] = columns.keys
             else:
-                if objects is None:
-                    objects = columns.objects()
                 keys = self._keys(edge, columns, objects)
             self._pack(edge, keys, columns)
         if stream in self._graph.sinks:
@@ -84,7 +82,14 @@ class Router:
             self.batches.append(pack_batch(stream, shard, whole))
 
     def _keys(self, edge: Edge, columns: Columns, objects: list[Any]) -> list[Any]:
+        """The consumer's key of each record; fills ``objects`` with the values once they are needed."""
         extractor = edge.extractor
+        if isinstance(extractor, By) and columns.fields is not None and extractor.field in columns.fields:
+            keys = extractor.texts(columns.fields[extractor.field])
+            if keys is not None:
+                return cast(list[Any], keys)
+        if not objects:
+            objects += columns.objects()
         if isinstance(extractor, By):
             keys = extractor.column(objects)
             if keys is not None:

@@ -25,7 +25,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Shard, Snapshot, SnapshotLost, Store, just
@@ -62,7 +62,7 @@ class Outcome:
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
-        return pack([self.lows, self.sections, self.batches, self.report])
+        return pack_plain([self.lows, self.sections, self.batches, self.report])
 
     @staticmethod
     def from_bytes(data: bytes) -> Outcome:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.time import MAX_TIME
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import (
@@ -156,7 +156,7 @@ class Tablets:
         for key in self._added:
             yield key, b""
         for tablet in self._touched:
-            yield counters_key(self._computation, tablet), pack(self._counters[tablet])
+            yield counters_key(self._computation, tablet), pack_plain(self._counters[tablet])
 
     def deletes(self) -> Iterator[bytes]:
         """Index entries that are gone."""

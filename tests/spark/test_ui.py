@@ -56,6 +56,23 @@ def test_wide_epochs_are_timed_by_level(spark: SparkSession, tmp_path: Path) -> 
         assert sum(epoch["phases"].values()) == pytest.approx(epoch["seconds"])
 
 
+def test_an_epoch_names_its_spark_job_where_spark_has_a_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.sparkContext
+    monkeypatch.setattr(type(context), "uiWebUrl", "http://127.0.0.1:4040")
+    feed = Feed({"only": visits(40)}, opened=40)
+    with mw.start(pipeline(feed), store=tmp_path / "s", spark=spark, ui=0) as job:
+        eventually(lambda: job.status().records_in == 40)
+        eventually(lambda: len(get(job.ui or "", "api/status")["view"]["recent"]) > 0)
+        epochs = get(job.ui or "", "api/status")["view"]["recent"]
+    for epoch in epochs:
+        info = context.statusTracker().getJobInfo(epoch["job"])
+        assert info is not None
+        assert info.status == "SUCCEEDED"
+    assert len({epoch["job"] for epoch in epochs}) == len(epochs)
+
+
 def test_a_port_that_is_taken_stops_the_start_and_frees_the_store(
     spark: SparkSession, tmp_path: Path
 ) -> None:

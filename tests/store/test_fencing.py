@@ -125,6 +125,8 @@ def test_a_driver_that_was_taken_over_before_its_commit_does_not_commit(
     plan = _planned(driver)
 
     class Overtaken:
+        job = None
+
         def execute(self, plan: Plan) -> list[object]:
             frames = executor.execute(plan)
             _take_over(driver, store, "the second driver")

@@ -18,6 +18,10 @@ from tests.store.driving import take
 HOSTILE = "<script>document.title='run'</script><img src=x onerror=alert(1)>"
 
 
+SPARK_PAGE = "http://127.0.0.1:4040"
+SPARK_JOB = 7  # every epoch's, as far as this executor is concerned
+
+
 class Visits(mw.Computation):
     """Keeps a key's visits, and closes each second with a timer; holds what it was told to hold."""
 
@@ -71,7 +75,8 @@ def wall() -> int:
 def running(p: mw.Pipeline, store: Store, slots: int = 2) -> Iterator[Job]:
     """The pipeline as a job of this process, watched as `millwheel.start` watches one."""
     driver, executor = take(p, store, slots=slots, clock=wall, follow=True, owner="process 1 on a test")
-    driver.observer = Recorder(driver)
+    driver.observer = Recorder(driver, spark=SPARK_PAGE)
+    executor.job = SPARK_JOB
     job = Job(driver, executor, until_exhausted=False, on_close=lambda: None)
     job.start()
     with job:

@@ -16,7 +16,7 @@ from millwheel.store.lmdb import LmdbStore
 from millwheel.watch.server import Server
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually
-from tests.watch.running import HOSTILE, pipeline, running, visits
+from tests.watch.running import HOSTILE, SPARK_JOB, SPARK_PAGE, pipeline, running, visits
 
 selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -201,6 +201,9 @@ def test_intervals_and_epochs_are_drawn(page: Any) -> None:
     eventually(lambda: page.execute_script("return document.querySelectorAll('#epochs .hit').length") > 0)
     assert "records in" in text(page, "epoch")
     assert "commit" in text(page, "legend")
+    link = page.find_element("css selector", "#epoch a")
+    assert link.text == f"Spark job {SPARK_JOB}"
+    assert link.get_attribute("href") == f"{SPARK_PAGE}/jobs/job/?id={SPARK_JOB}"
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])

@@ -69,7 +69,7 @@ def test_an_epoch_says_where_its_time_went(tmp_path: Path) -> None:
     store = stopped(tmp_path / "store")
     view = look(store, wall())
     for epoch in view.recent:
-        assert set(epoch["phases"]) >= {"journal", "inject and carry", "level 1", "level 2", "commit"}
+        assert set(epoch["phases"]) >= {"journal", "inject", "carry", "level 1", "level 2", "commit"}
         assert sum(epoch["phases"].values()) == pytest.approx(epoch["seconds"])
     assert sum(view.durations) == view.epochs
     assert view.seconds == pytest.approx(sum(epoch["seconds"] for epoch in view.recent))

@@ -180,6 +180,8 @@ class Mortal(Worker):
 class DiesAtTheEnd:
     """An executor that does all the work, and is never heard of again."""
 
+    job: int | None = None
+
     def __init__(self, executor: LocalExecutor) -> None:
         self._executor = executor
 

@@ -523,7 +523,7 @@ function showIntervals(view) {
 }
 
 function phaseClass(name) {
-  const fixed = { journal: 0, "inject and carry": 5, deliver: 6, commit: 7 };
+  const fixed = { journal: 0, inject: 8, carry: 5, deliver: 6, commit: 7 };
   return name in fixed ? `p${fixed[name]}` : `p${1 + ((parseInt(name.slice(6), 10) - 1) % 4)}`;
 }
 
@@ -567,8 +567,14 @@ function caption(view) {
   const epoch = view.recent.find((each) => each.epoch === live.epoch) || view.recent[view.recent.length - 1];
   if (!epoch) return;
   const parts = Object.entries(epoch.phases).filter(([, seconds]) => seconds >= 0.0005).map(([name, seconds]) => `${name} ${(seconds * 1000).toFixed(0)} ms`);
-  $("epoch").textContent = `Epoch ${number.format(epoch.epoch)} at ${moment(epoch.began)}: ${number.format(epoch.records)} records in ${(epoch.seconds * 1000).toFixed(0)} ms` +
-    `${epoch.compact ? ", in one task" : ""} (${parts.join(", ")})`;
+  $("epoch").replaceChildren(`Epoch ${number.format(epoch.epoch)} at ${moment(epoch.began)}: ${number.format(epoch.records)} records in ${(epoch.seconds * 1000).toFixed(0)} ms` +
+    `${epoch.compact ? ", in one task" : ""} (${parts.join(", ")})`, ...sparkJob(view, epoch));
+}
+
+/** A link to the Spark job that ran an epoch. */
+function sparkJob(view, epoch) {
+  if (typeof epoch.job !== "number" || !view.spark || !/^https?:/.test(view.spark)) return [];
+  return [" · ", h("a", { href: `${view.spark}/jobs/job/?id=${epoch.job}`, target: "_blank", rel: "noopener noreferrer" }, `Spark job ${epoch.job}`)];
 }
 
 // Tables ----------------------------------------------------------------------------------------------
