@@ -79,7 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain",
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
-    command.add_argument("--store", required=True, help="a path (LMDB) or a URL: lmdb:///path, memory:")
+    command.add_argument(
+        "--store",
+        required=True,
+        help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, memory:",
+    )
     command.add_argument("--master", help="Spark master (default: local, every core)")
     command.add_argument(
         "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
@@ -98,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         call=lambda options: zeitgeist.call(options, _until_interrupted)
     )
     add_commands(commands, load_pipeline)
-    add_store_commands(commands)
+    add_store_commands(commands, _export)
     return parser
 
 
@@ -143,6 +147,14 @@ def _run(options: argparse.Namespace) -> int:
     report = run(pipeline, **arguments) if options.drain else _until_interrupted(pipeline, arguments)
     print(json.dumps(dataclasses.asdict(report)) if options.json else report)
     return 0
+
+
+def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
+    from millwheel.spark.session import local_session
+    from millwheel.spark.tables import export
+
+    found = load_pipeline(pipeline) if pipeline is not None else None
+    return export(local_session(), store, folder, found)
 
 
 def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:

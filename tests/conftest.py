@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,21 @@ def postgres() -> Iterator[Cluster]:
             yield found
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def database(postgres: Cluster) -> str:
+    """The URL of a database for stores."""
+    return postgres.make_database("stores")
+
+
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def schema_url(database: str) -> str:
+    """The URL of a store in PostgreSQL that is not there yet."""
+    return f"{database}?schema=store_{next(_schemas)}"
 
 
 @pytest.fixture(scope="session")

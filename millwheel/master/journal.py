@@ -27,7 +27,7 @@ from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
 from millwheel.model.time import MIN_TIME
-from millwheel.store.base import Get, Snapshot, Store
+from millwheel.store.base import Get, Snapshot, Store, read
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
 
@@ -73,8 +73,7 @@ class Journal:
 
     def acquire(self, graph: Graph, owner: str) -> int:
         """Makes this driver the owner: a new generation, whose number is the new sequencer."""
-        with self._shard.snapshot() as snapshot:
-            form, name, driver, id = (snapshot.get(key) for key in (b"format", b"pipeline", b"driver", b"id"))
+        form, name, driver, id = self._get(b"format", b"pipeline", b"driver", b"id")
         if form is not None and unpack(form) != FORMAT:
             raise StoreError(
                 f"the store has format {unpack(form)}, this version of millwheel reads format {FORMAT}"
@@ -108,14 +107,12 @@ class Journal:
 
     def owner(self) -> str:
         """Who drives the pipeline now."""
-        with self._shard.snapshot() as snapshot:
-            found = snapshot.get(b"driver")
+        (found,) = self._get(b"driver")
         return str(unpack(found)[1]) if found is not None else "nobody"
 
     def numbers(self, names: Iterable[str]) -> dict[str, int]:
         """The number of each computation, new ones for new names; a number is never given twice."""
-        with self._shard.snapshot() as snapshot:
-            found = snapshot.get(b"numbers")
+        (found,) = self._get(b"numbers")
         numbers: dict[str, int] = unpack(found) if found is not None else {}
         new = [name for name in names if name not in numbers]
         for name in new:
@@ -126,9 +123,10 @@ class Journal:
 
     def recover(self, graph: Graph) -> Recovered:
         """What the last driver left."""
-        with self._shard.snapshot() as snapshot:
-            commit, plan, topology = (snapshot.get(key) for key in (b"commit", b"plan", b"topology"))
-            entries = list(snapshot.scan(b"o", after(b"o")))
+        keys = (b"commit", b"plan", b"topology")
+        (commit, plan, topology), entries = read(
+            self._shard, lambda snapshot: (snapshot.get_each(keys), list(snapshot.scan(b"o", after(b"o"))))
+        )
         found = Recovered()
         if commit is not None:
             found = Recovered(*unpack(commit))
@@ -177,6 +175,9 @@ class Journal:
     def note(self, notes: list[tuple[bytes, bytes]]) -> None:
         """Journals what an observer notes, on its own."""
         self._write(notes)
+
+    def _get(self, *keys: bytes) -> list[bytes | None]:
+        return read(self._shard, lambda snapshot: snapshot.get_each(keys))
 
     def _write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
         def guard(get: Get) -> None:

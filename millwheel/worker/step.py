@@ -28,7 +28,7 @@ from millwheel.errors import FencedError
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Range, Shard, Snapshot, SnapshotLost, Store, just
+from millwheel.store.base import Get, Range, Shard, Snapshot, SnapshotLost, Store, just, read
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
@@ -258,8 +258,9 @@ def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int)
 
 def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
     prefix = interval_key(0, 0)[:1]
-    with shard.snapshot() as snapshot:
-        found: dict[bytes, bytes | None] = dict(snapshot.scan(prefix, after(prefix)))
+    found: dict[bytes, bytes | None] = read(
+        shard, lambda snapshot: dict(snapshot.scan(prefix, after(prefix)))
+    )
     for key in mine:
         found.setdefault(key, None)
     states = {key: [0, 0] if old is None else unpack(old) for key, old in found.items()}
