@@ -32,6 +32,7 @@ class Cluster:
     port: int
     binaries: Path
     process: subprocess.Popen[bytes]
+    settings: tuple[str, ...]
 
     def url(self, database: str = "postgres") -> str:
         return _url(self.port, database)
@@ -50,11 +51,18 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the server again, on the same port."""
-        self.process = _start(self.binaries, self.folder, self.port)
+        self.process = _start(self.binaries, self.folder, self.port, self.settings)
+
+
+_TESTING = (
+    "fsync=off",  # no test cuts the power, and a server that is killed loses nothing
+    "autovacuum_naptime=1s",
+    "max_connections=200",
+)
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(settings: tuple[str, ...] = _TESTING) -> Iterator[Cluster]:
     """A cluster that is stopped and removed at the end; `Unavailable` says why there is none."""
     binaries = _binaries()
     folder = Path(tempfile.mkdtemp(prefix="millwheel-postgres-"))
@@ -79,7 +87,8 @@ def cluster() -> Iterator[Cluster]:
         if made.returncode:
             raise Unavailable(f"initdb failed: {made.stderr.strip()[-200:]}")
         port = free_port()
-        found = Cluster(folder, port, binaries, _start(binaries, folder, port))
+        process = _start(binaries, folder, port, settings)
+        found = Cluster(folder, port, binaries, process, settings)
         try:
             yield found
         finally:
@@ -88,13 +97,13 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(binaries: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _start(binaries: Path, folder: Path, port: int, settings: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    given = [part for setting in settings for part in ("-c", setting)]
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
             [
                 *(binaries / "postgres", "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""),
-                "-F",  # no waiting for the disk: no test cuts the power, and a killed server loses nothing
-                *("-c", "autovacuum_naptime=1s", "-c", "max_connections=200"),
+                *given,
             ],
             stdout=log,
             stderr=log,
