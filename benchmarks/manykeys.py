@@ -12,6 +12,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -120,22 +121,32 @@ def _load(url: str, schema: str, computation: int, keys: int, store: PostgresSto
     prefix = row_prefix(computation)
     value = encode_row(pack({"count": 1, "last": 1}), {}, {}, {}, None)
     rows: Counter[int] = Counter()
-    with psycopg.connect(url, autocommit=True) as connection:
-        for shard in range(_SHARDS):
-            table = f"{schema}.shard_{shard:02d}"
-            connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT shard_{shard:02d}_key".encode())
-            with connection.cursor().copy(
-                f"COPY {table} (key, value) FROM STDIN (FORMAT BINARY)".encode()
-            ) as copy:
+    tables = [f"{schema}.shard_{shard:02d}" for shard in range(_SHARDS)]
+    with ExitStack() as stack:
+        opened = [stack.enter_context(psycopg.connect(url, autocommit=True)) for _ in tables]
+        for connection, table in zip(opened, tables, strict=True):
+            connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table[-8:]}_key".encode())
+        with ExitStack() as copying:
+            copies = [
+                copying.enter_context(
+                    connection.cursor().copy(f"COPY {table} (key, value) FROM STDIN (FORMAT BINARY)".encode())
+                )
+                for connection, table in zip(opened, tables, strict=True)
+            ]
+            for copy in copies:
                 copy.write(b"PGCOPY\n\xff\r\n\x00" + bytes(8))
-                for piece in _pieces(keys, shard, prefix, value, rows):
-                    copy.write(piece)
+            for shard, piece in _pieces(keys, prefix, value, rows):
+                copies[shard].write(piece)
+            for copy in copies:
                 copy.write(b"\xff\xff")
+        for connection, table in zip(opened, tables, strict=True):
+            connection.execute("SET maintenance_work_mem = '1GB'")
             connection.execute(
-                f"ALTER TABLE {table} ADD CONSTRAINT shard_{shard:02d}_key PRIMARY KEY (key) "
+                f"ALTER TABLE {table} ADD CONSTRAINT {table[-8:]}_key PRIMARY KEY (key) "
                 "WITH (fillfactor = 80)".encode()
             )
             connection.execute(f"VACUUM ANALYZE {table}".encode())
+        opened[0].execute("CHECKPOINT")
     for shard, found in enumerate(store.shards):
         found.write(
             [
@@ -148,20 +159,21 @@ def _load(url: str, schema: str, computation: int, keys: int, store: PostgresSto
         )
 
 
-def _pieces(keys: int, shard: int, prefix: bytes, value: bytes, rows: Counter[int]) -> Iterator[bytes]:
-    """The binary form of COPY, some thousand rows at a time."""
+def _pieces(keys: int, prefix: bytes, value: bytes, rows: Counter[int]) -> Iterator[tuple[int, bytes]]:
+    """By shard: the binary form of COPY, some thousand rows at a time."""
     tail = struct.pack(">i", len(value)) + value
     fields = struct.pack(">h", 2)
-    parts: list[bytes] = []
+    parts: list[list[bytes]] = [[] for _ in range(_SHARDS)]
     for number in range(keys):
         suffix = row_suffix(f"user-{number}")
         tablet = suffix[0] >> 2
-        if tablet * _SHARDS // 64 != shard:
-            continue
         rows[tablet] += 1
         key = prefix + suffix
-        parts += (fields, struct.pack(">i", len(key)), key, tail)
-        if len(parts) > 40_000:
-            yield b"".join(parts)
-            parts = []
-    yield b"".join(parts)
+        shard = tablet * _SHARDS // 64
+        mine = parts[shard]
+        mine += (fields, struct.pack(">i", len(key)), key, tail)
+        if len(mine) > 40_000:
+            yield shard, b"".join(mine)
+            mine.clear()
+    for shard, mine in enumerate(parts):
+        yield shard, b"".join(mine)
