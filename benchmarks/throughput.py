@@ -132,7 +132,7 @@ class Comparison:
         folder = self._fresh()
         started = time.perf_counter()
         mw.run(
-            windows.pipeline(source, folder / "out"),
+            windows.pipeline(source.pattern, folder / "out"),
             store=folder / "store" if store is None else store,
             spark=self._spark,
             progress=False,

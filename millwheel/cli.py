@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, and the commands that look at a store."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, ``bench``, and those for what runs or ran."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from millwheel.asking import add_asking_commands
+from millwheel.bench import add_bench_command
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
 from millwheel.master.status import Report
@@ -76,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         help="run a pipeline",
         description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
         "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store.",
-        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain",
+        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
+        "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
     command.add_argument(
@@ -84,7 +87,18 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, memory:",
     )
-    command.add_argument("--master", help="Spark master (default: local, every core)")
+    command.add_argument(
+        "--master", help="Spark master, such as spark://host:7077, yarn, k8s://… (default: local, every core)"
+    )
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=VALUE",
+        help="a setting of Spark, such as spark.executor.memory=4g; may be given again",
+    )
+    command.add_argument("--cache", type=int, metavar="BYTES", help="of the store that an executor keeps")
     command.add_argument(
         "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
     )
@@ -102,7 +116,9 @@ def _parser() -> argparse.ArgumentParser:
         call=lambda options: zeitgeist.call(options, _until_interrupted)
     )
     add_commands(commands, load_pipeline)
+    add_asking_commands(commands, load_factory)
     add_store_commands(commands, _export)
+    add_bench_command(commands)
     return parser
 
 
@@ -114,6 +130,13 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"a number of 1 or more, not {text!r}")
     return number
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name.startswith("spark.") or not separator:
+        raise argparse.ArgumentTypeError(f"spark.NAME=VALUE, not {text!r}")
+    return name, value
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -140,10 +163,12 @@ def _run(options: argparse.Namespace) -> int:
         arguments["slots"] = options.slots
     if options.take_over:
         arguments["takeover"] = True
-    if options.master is not None:
+    if options.cache is not None:
+        arguments["cache"] = options.cache
+    if options.master is not None or options.conf:
         from millwheel.spark.session import local_session
 
-        arguments["spark"] = local_session(options.master)
+        arguments["spark"] = local_session(options.master, dict(options.conf))
     report = run(pipeline, **arguments) if options.drain else _until_interrupted(pipeline, arguments)
     print(json.dumps(dataclasses.asdict(report)) if options.json else report)
     return 0
@@ -168,8 +193,8 @@ def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:
     return job.stop()
 
 
-def load_pipeline(name: str) -> Pipeline:
-    """The pipeline of ``MODULE:FACTORY``; modules beside the working directory are found."""
+def _load(name: str) -> Any:
+    """What ``MODULE:FACTORY`` names; modules beside the working directory are found."""
     module_name, _, factory_name = name.partition(":")
     if not module_name or not factory_name:
         raise PipelineError(f"a pipeline is named MODULE:FACTORY, such as zeitgeist:pipeline, not {name!r}")
@@ -184,6 +209,20 @@ def load_pipeline(name: str) -> Pipeline:
     factory = getattr(module, factory_name, None)
     if factory is None:
         raise PipelineError(f"the module {module_name!r} has no {factory_name!r}")
+    return factory
+
+
+def load_factory(name: str) -> Callable[[], Pipeline]:
+    """The function that makes a pipeline, for another process to call."""
+    factory: Callable[[], Pipeline] = _load(name)
+    if not callable(factory):
+        raise PipelineError(f"{name} is {factory!r}, not a function that returns a millwheel.Pipeline")
+    return factory
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """The pipeline that ``MODULE:FACTORY`` makes, or is."""
+    factory = _load(name)
     pipeline = factory() if callable(factory) else factory
     if not isinstance(pipeline, Pipeline):
         raise PipelineError(f"{name} gave {pipeline!r}, not a millwheel.Pipeline")

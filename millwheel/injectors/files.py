@@ -8,6 +8,7 @@ a row of a table. A partition's name tells which file it is, whatever the file i
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -16,7 +17,6 @@ from millwheel.injectors import birth, lines, parquet
 from millwheel.injectors.folder import Folder, is_gzip
 from millwheel.injectors.identity import Identity
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
-from millwheel.model.record import Record
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
 Format = Literal["jsonl", "csv", "lines", "parquet"]
@@ -48,8 +48,8 @@ class Files(Injector):
 
     * ``complete``: a file holds it until it is read to its end. Right whatever the order of the lines;
       windows close when the files are read. The default where a run ends by itself.
-    * ``events``: the newest timestamp of each unfinished file, ``slack`` behind. The default where a
-      folder is followed, and where ``slack`` is given.
+    * ``events``: the newest timestamp of each unfinished file, ``slack`` behind; of one that is not begun,
+      the timestamp of its first line. The default where a folder is followed, and where ``slack`` is given.
     * ``monotonic``: as ``events``, of files whose timestamps never go back: no slack.
     * ``created``: the creation time of the oldest unfinished file (Fig. 10).
     * a function of (path, offset) that says it explicitly; it must pickle.
@@ -101,6 +101,7 @@ class Files(Injector):
         self._parse = parse
         self._folder = Folder(self._pattern, self._form)
         self._births: dict[str, int] = {}
+        self._heads: dict[str, int] = {}
         self._line_length: int | None = None
 
     def __repr__(self) -> str:
@@ -137,7 +138,19 @@ class Files(Injector):
             if partition not in self._births:
                 self._births[partition] = birth.birth_time(self._path(partition))
             return self._births[partition]
+        if self.slack is not None and not offset:
+            return self._head(partition)
         return MIN_TIME
+
+    def _head(self, partition: str) -> int:
+        """What a file that is not begun vouches for: nothing in it is further behind its first line."""
+        if partition not in self._heads:
+            file = self._folder.files.get(partition)
+            first = None
+            if file is not None and self._form(file.path) != "parquet":
+                first = self._reader(file.path).first(file.path, file.end)
+            self._heads[partition] = MIN_TIME if first is None else max(first - (self.slack or 0), MIN_TIME)
+        return self._heads[partition]
 
     def _path(self, partition: str) -> str:
         file = self._folder.files.get(partition)
@@ -146,6 +159,15 @@ class Files(Injector):
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         for partition, offset in offsets.items():
             self._folder.committed(partition, offset)
+
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        paths = list(self._folder.paths())
+        gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
+        if not gone:
+            return None
+        which = Identity.parse(gone[0]).path
+        more = f" and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+        return f"{which}{more} was read, and is not there any more, or is packed now: bring it back"
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         path = self._now_at(partition, start)
@@ -190,12 +212,14 @@ class Files(Injector):
         self, partition: str, start: Offset, end: Offset, fields: Collection[str] | None
     ) -> Iterable[RecordBatch]:
         path = self._now_at(partition, start)
-        form = self._form(path)
-        if form == "parquet":
+        if self._form(path) == "parquet":
             return parquet.batches(path, start or 0, end, self._timestamp, self._id, self._unit)
+        return self._reader(path).batches(path, start or 0, end, fields)
+
+    def _reader(self, path: str) -> lines.Reader:
         divert = self.errors == "divert"
-        reader = lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
-        return reader.batches(path, start or 0, end, fields)
+        form = self._form(path)
+        return lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
 
     def _now_at(self, partition: str, start: Offset) -> str:
         """Where a task finds a file, which may have been renamed since the epoch was planned."""
@@ -207,12 +231,6 @@ class Files(Injector):
             return identity.path  # none of it is committed: it may have been mended
         raise InputError(
             f"the file {identity.path} was removed, or changed where it was read already, before it was read "
-            f"to its end, and nothing that matches {self._pattern} is it: bring it back"
+            f"to its end, and nothing that matches {self._pattern} is it: bring it back (this is the host "
+            f"{socket.gethostname()}; on a cluster, every executor must see the files)"
         )
-
-    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
-        for batch in self.read_batches(partition, start, end):
-            ids = batch.ids or [None] * len(batch.values)
-            keys = batch.keys or [""] * len(batch.values)
-            for value, time, id, key in zip(batch.values, batch.timestamps, ids, keys, strict=True):
-                yield Record(value, time, key, id=id)

@@ -21,7 +21,6 @@ from millwheel.injectors import parquet
 from millwheel.injectors.lines import UNITS, Unit
 from millwheel.injectors.table import check_columns
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
-from millwheel.model.record import Record
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
 _SLACK = 10 * SECOND  # that rows of a stream may be out of order, where the user says nothing
@@ -120,12 +119,6 @@ class _Spooled(Injector):
             for path in self._files(partition, number):
                 rows = parquet.rows(path)
                 yield from parquet.batches(path, 0, rows, self._timestamp, self._id, self._unit)
-
-    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
-        for batch in self.read_batches(partition, start, end):
-            ids = batch.ids or [None] * len(batch.values)
-            for value, time, id in zip(batch.values, batch.timestamps, ids, strict=True):
-                yield Record(value, time, id=id)
 
     def poll(self) -> Mapping[str, Offset]:
         end = self._batches()
@@ -264,6 +257,9 @@ class SparkStream(_Spooled):
         if not self.bounded and not self._query.isActive:
             raise self._error(self._query.exception() or "no error: who stopped it?")
         return super().poll()
+
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        return "its batches are removed as they are committed, and Structured Streaming does not go back"
 
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         """Empties the batches that all partitions have been read past."""

@@ -17,13 +17,17 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from millwheel.errors import EngineError, FencedError
-from millwheel.master.intervals import even_intervals
+from millwheel.master.balancer import Balancer
+from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Journal, Partition
+from millwheel.master.layout import Change, Layout
 from millwheel.master.planning import due_everywhere
+from millwheel.master.roster import enrol
 from millwheel.master.sizing import Sizer
 from millwheel.master.sources import Sources
-from millwheel.master.status import Report, Totals
+from millwheel.master.status import Report, Totals, hot_keys
 from millwheel.model.graph import Graph
+from millwheel.model.injector import Injector
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
@@ -32,7 +36,7 @@ from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
 from millwheel.worker.envelope import Frame, unpack_batch
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.step import fence, touched, weak_levels
+from millwheel.worker.step import touched, weak_levels
 from millwheel.worker.tablets import HOLDS, WALL_TIMERS
 from millwheel.worker.tasks import load_error
 
@@ -95,12 +99,11 @@ class Driver:
         compact_below: int = 4_000,
         takeover: bool = False,
         locked: bool = False,
+        balancer: Balancer | None = None,
     ) -> None:
         self.graph = graph
         self.store = store
-        self.slots = slots
         self.sizer = Sizer(target)
-        self.authority = WatermarkAuthority(graph)
         self._clock = clock
         self._due_limit = due_limit
         self._max_skew = max_skew
@@ -108,71 +111,93 @@ class Driver:
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
+        self._balancer = balancer
+        self._hot: dict[str, tuple[str, float]] = {}
         self.observer: Observer | None = None
         self.job: int | None = None
         """Of the last epoch: see `Executor.job`."""
         if not locked:
             store.lock(owner, takeover=takeover)
-        for source in graph.sources:
-            source.injector.open(follow=follow)
-        for sink in self._sinks():
-            sink.open()
+        self._opened: list[Injector | Sink] = []
+        self.base = graph
+        """The pipeline as it was given; `graph` has the sources of those that catch up, too."""
         self.journal = Journal(store)
-        self.sequencer = self.journal.acquire(graph, owner)
-        self.numbers = self.journal.numbers(graph.nodes)
-        found = self.journal.recover(graph)
-        self.epoch = found.epoch
-        self._now = found.now
-        self.authority.restore(found.watermarks)
-        self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
-        self.totals = Totals(found.totals)
-        self.baseline = self.totals.copy()
-        self.intervals = self._layout()
-        self._laid_out = not found.epoch or found.layout == self._layout_value()
+        sequencer = self.journal.acquire(graph, owner)
         try:
-            self._begin()
+            self._open(follow)
+            found = self.journal.recover()
+            roster = enrol(self.journal, graph, found)
+            graph = self.graph = roster.graph
+            self.numbers = roster.numbers
+            self.epoch = found.epoch
+            self._now = found.now
+            self.authority = WatermarkAuthority(graph)
+            self.authority.restore(roster.watermarks)
+            self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
+            self.authority.admit(self.sources.watermarks, roster.watermarks)
+            self.totals = Totals(found.totals)
+            self.baseline = self.totals.copy()
+            known = found.watermarks.keys() >= graph.nodes.keys()
+            marks = None if not found.epoch else found.layout if known else []
+            self.layout = Layout(graph, store, self.journal, slots, sequencer, marks)
+            self.sources.tell_again()
+            for sink in self._sinks():
+                sink.begin(self.journal.id, self.epoch)
+            self.layout.fence(found.plan)
         except BaseException:
             self.let_go()
             raise
-        fence(store, self.intervals, self.sequencer)
+        self._caught_up_first = graph.behind(graph.replays)
         self._recovering = found.plan
         self._drained = False
 
-    def _begin(self) -> None:
-        """Tells injectors and sinks where the store stands."""
-        for source in self.graph.sources:
-            source.injector.begin(self.journal.id, source.name)
-        self.sources.tell_again()
+    def _open(self, follow: bool) -> None:
+        """Opens injectors and sinks, and tells the injectors whose they are."""
+        for source in self.base.sources:
+            self._opened.append(source.injector)
+            source.injector.open(follow=follow)
         for sink in self._sinks():
-            sink.begin(self.journal.id, self.epoch)
+            self._opened.append(sink)
+            sink.open()
+        for source in self.base.sources:
+            source.injector.begin(self.journal.id, source.name)
 
     def let_go(self) -> None:
-        """Lets go of the injectors and the sinks."""
-        for source in self.graph.sources:
-            source.injector.close()
-        for sink in self._sinks():
-            sink.close()
+        """Lets go of the injectors and the sinks that were opened."""
+        while self._opened:
+            self._opened.pop().close()
 
     def _sinks(self) -> list[Sink]:
         return [sink for sinks in self.graph.sinks.values() for sink in sinks]
 
-    def _layout(self) -> tuple[tuple[Interval, ...], ...]:
-        level = even_intervals(self.slots, len(self.store.shards), self.sequencer)
-        return tuple(level for _ in self.graph.levels)
+    @property
+    def slots(self) -> int:
+        """In how many pieces the key space is worked on at once."""
+        return self.layout.slots
 
-    def _layout_value(self) -> list[list[int]]:
-        return [[level, i.first] for level, part in enumerate(self.intervals) for i in part]
+    @property
+    def sequencer(self) -> int:
+        """The newest: what is changed or taken over next gets the one behind it."""
+        return self.layout.sequencer
+
+    @property
+    def intervals(self) -> tuple[tuple[Interval, ...], ...]:
+        """By level: the intervals of the next epoch."""
+        return self.layout.intervals
 
     def now(self) -> int:
         """The wall time for the next epoch; it does not go back, whatever the clock does."""
         self._now = max(self._now, self._clock())
         return self._now
 
-    def next_plan(self, *, drain: bool = False, force: bool = False, over_skew: bool = False) -> Plan | None:
+    def next_plan(
+        self, *, drain: bool = False, force: bool = False, over_skew: bool = False, read: bool = True
+    ) -> Plan | None:
         """The next epoch, or None where there is nothing to do, unless it is forced.
 
         An epoch that drains does not heed holds any more (semantics 9); one over the skew reads on where
-        the limit has brought everything to a stand.
+        the limit has brought everything to a stand. Without ``read`` only what is in flight is finished,
+        with the watermarks as they are.
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
@@ -180,11 +205,12 @@ class Driver:
             self._recovering = None
             return plan
         now = self.now()
-        self.sources.poll(now)
+        if read or not self.sources.polled:
+            self.sources.poll(now)
         wait = self.authority.more_due  # due timers come before new records
         left = self.authority.left
         ranges: list[Range] = []
-        if not wait and left <= self.sizer.bound:
+        if read and not wait and left <= self.sizer.bound:
             ceiling = MAX_TIME if over_skew else self._ceiling()
             ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
         marks = self.sources.marks(ranges, now)
@@ -192,8 +218,9 @@ class Driver:
         if not ranges:
             reached = {name: mark.watermark() for name, mark in marks.items()}
             due = self.authority.makes_due(reached)
-            idle = not (due or wait or left or drain or force or self.authority.next_wall <= now)
-            if idle and self._laid_out:
+            wall = read and self.authority.next_wall <= now
+            idle = not (due or wait or left or drain or force or wall)
+            if idle and self.layout.settled:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
                 if self.observer is not None:
@@ -202,6 +229,7 @@ class Driver:
         tasks = max((r.task for r in ranges), default=-1) + 1
         estimate = self.sources.size(ranges) + left
         jump = due_everywhere(marks, self.authority) if due else 0
+        compact = not wait and 0 < self._compact_below >= max(estimate + self._fired, jump)
         return Plan(
             epoch=self.epoch + 1,
             now=now,
@@ -214,10 +242,11 @@ class Driver:
             before=dict(self.authority.inputs),
             lows={**self.authority.lows, **self.authority.percentiles},
             holds=self._holds(),
-            compact=not wait and 0 < self._compact_below >= max(estimate + self._fired, jump),
+            compact=compact,
             drain=drain,
             budget=self._step_budget,
             due_limit=self._due_limit,
+            weigh=not compact and self._balancer is not None and self._balancer.weighs(time.perf_counter()),
         )
 
     def next_plan_to_the_end(self) -> Plan | None:
@@ -237,13 +266,14 @@ class Driver:
     def _holds(self) -> dict[str, dict[int, int]]:
         """The holds by interval; where the layout has just changed, they are in none of the new ones."""
         holds = self.authority.holds()
-        if self._laid_out:
+        if self.layout.settled:
             return holds
         return {name: {_ELSEWHERE: min(found.values())} for name, found in holds.items()}
 
     def _ceiling(self) -> int:
         """The newest timestamp that may be read: so far ahead of the slowest computation (8.4)."""
-        slowest = min(self.authority.lows.values(), default=MAX_TIME)
+        lows = self.authority.lows
+        slowest = min((lows[name] for name in lows if name not in self._caught_up_first), default=MAX_TIME)
         if self._max_skew is None or slowest in (MIN_TIME, MAX_TIME):
             return MAX_TIME
         return min(slowest + self._max_skew, MAX_TIME)
@@ -271,7 +301,33 @@ class Driver:
         self.sizer.learn(records, moments[-1] - moments[0])
         if self.observer is not None:
             self.observer.epoch(plan, reports, moments)
+        if self._balancer is not None:
+            self._balance(plan, reports, moments)
         return reports
+
+    def _balance(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
+        assert self._balancer is not None
+        self._balancer.observe(plan, reports, moments[-1] - moments[0], moments[-1])
+        decision = self._balancer.decide(self.intervals, moments[-1]) if self.layout.settled else None
+        if decision is not None:
+            self.lay_out({decision.level: (decision.cuts, decision.why)})
+
+    def lay_out(self, levels: dict[int, tuple[Cuts, str]]) -> None:
+        """Gives levels other intervals, each for a reason, between two epochs."""
+        self._changed(self.layout.change(levels, self.epoch, self._now))
+
+    def rescale(self, slots: int) -> None:
+        """Works with another number of slots from the next epoch on."""
+        check_slots(slots)
+        if slots != self.slots:
+            self._changed(self.layout.rescale(slots, self.epoch, self._now))
+
+    def _changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            self.totals.count_change(change.moved, change.split, change.merged)
+            logger.info("level %d: %s", change.level, change.why)
+        if self._balancer is not None:
+            self._balancer.changed(time.perf_counter(), self.slots)
 
     def _reports(self, plan: Plan, frames: list[Frame]) -> list[IntervalReport]:
         for frame in frames:
@@ -340,6 +396,7 @@ class Driver:
                 )
                 self.authority.report(name, report.first, mark)
         self._fired = fired
+        self._hot |= hot_keys(reports)
         self.totals.value["epochs"] += 1
 
         changed = self.sources.commit(plan, reports)
@@ -347,11 +404,14 @@ class Driver:
             name: {i.first for i in plan.intervals[self.graph.level_of[name] - 1]}
             for name in self.graph.nodes
         }
+        self._filters = {
+            place: found for place, found in self._filters.items() if place[1] in layout[place[0]]
+        }
         self.authority.publish(layout)
         self.authority.pass_on(self.sources.watermarks)
         self.epoch = plan.epoch
         self._drained = self._drained or plan.drain
-        self._laid_out = plan.intervals == self.intervals
+        self.layout.ran(plan)
         self._journal_commit(changed)
         self.sources.tell(changed)
         for sink in self._sinks():
@@ -364,7 +424,7 @@ class Driver:
             self.authority.to_value(),
             self.sources.watermarks,
             self.totals.value,
-            self._layout_value() if self._laid_out else [],
+            self.layout.marks() if self.layout.settled else [],
             self.sources.holders,
             partitions,
             self.observer.notes() if self.observer is not None else (),
@@ -377,6 +437,11 @@ class Driver:
         if self.authority.more_due or self.authority.left:
             return False
         return not self.authority.makes_due(self.sources.watermarks)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether a computation that read by itself stands where the others stand: a new driver joins it."""
+        return self.sources.level
 
     @property
     def exhausted(self) -> bool:
@@ -400,6 +465,8 @@ class Driver:
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size
             report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)
         report.lag = self.sources.lag()
+        report.changes = self.layout.changes
+        report.hot_keys = dict(self._hot)
         if self._drained:
             report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
         return report

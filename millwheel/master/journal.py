@@ -2,14 +2,17 @@
 
     format      the layout of the store, a number
     pipeline    the name of the pipeline that the store belongs to
-    numbers     the number of each computation
+    numbers ... who is in the pipeline: see `millwheel.master.roster`
     shape       who reads and writes which stream, for those who look at the store
+    design      what the pipeline is, as far as a change of it can be judged: see `millwheel.master.design`
     topology    the levels and edges of the graph that the plan was made for
     id          a name that no other store has
-    driver      the generation of drivers, and who the present one is
+    driver      the generation of drivers, and who the present one is; a change of intervals takes the next
+    layout      the intervals of each level that the next epoch is to have, and the last changes of them
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
     o...        one entry for each injector and partition: offset, watermark, newest timestamp
+    request, answer   what other processes ask: see `millwheel.master.requests`
     watch, h... what an observer notes for those who look: see `millwheel.watch.history`
 
 Each write says which generation it comes from; a driver that was taken over is refused (6.2).
@@ -18,18 +21,21 @@ Each write says which generation it comes from; a driver that was taken over is 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from millwheel.errors import FencedError, PipelineError, StoreError
+from millwheel.master.design import design_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
 from millwheel.model.time import MIN_TIME
-from millwheel.store.base import Get, Snapshot, Store, read
+from millwheel.store.base import Get, Guard, Snapshot, Store, read
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
+
+T = TypeVar("T")
 
 FORMAT = 2
 
@@ -52,12 +58,17 @@ class Recovered:
     watermarks: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, int] = field(default_factory=dict)
     totals: dict[str, Any] | None = None
-    layout: list[list[int]] = field(default_factory=list)
+    layout: list[Any] = field(default_factory=list)
+    """The intervals that the watermarks are of; empty where they are of several layouts."""
     holders: dict[str, list[Any]] = field(default_factory=dict)
     """By injector: the partition that holds its watermark, where, and why."""
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
     """An epoch that was started and not committed: it is run again, as it was planned."""
+
+
+class _Moved(Exception):
+    """What was read is not there any more."""
 
 
 class Journal:
@@ -100,7 +111,7 @@ class Journal:
             (b"pipeline", pack(graph.name)),
             (b"driver", entry),
             (b"id", pack(self.id)),
-            (b"shape", _shape(graph)),
+            (b"design", pack(design_of(graph))),
         ]
         self._shard.write(puts, (), guard)
         return generation
@@ -110,21 +121,29 @@ class Journal:
         (found,) = self._get(b"driver")
         return str(unpack(found)[1]) if found is not None else "nobody"
 
-    def numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """The number of each computation, new ones for new names; a number is never given twice."""
-        (found,) = self._get(b"numbers")
-        numbers: dict[str, int] = unpack(found) if found is not None else {}
-        new = [name for name in names if name not in numbers]
-        for name in new:
-            numbers[name] = len(numbers)
-        if new:
-            self._write([(b"numbers", pack(numbers))])
-        return numbers
+    def read(self, look: Callable[[Snapshot], T]) -> T:
+        """Looks at the journal, in one reading."""
+        return read(self._shard, look)
 
-    def recover(self, graph: Graph) -> Recovered:
+    def swap(
+        self, key: bytes, old: bytes | None, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()
+    ) -> bool:
+        """Writes if a key still has the value that was read; False: somebody else was faster."""
+
+        def guard(get: Get) -> None:
+            if get(key) != old:
+                raise _Moved
+
+        try:
+            self._write(puts, deletes, guard)
+        except _Moved:
+            return False
+        return True
+
+    def recover(self) -> Recovered:
         """What the last driver left."""
-        keys = (b"commit", b"plan", b"topology")
-        (commit, plan, topology), entries = read(
+        keys = (b"commit", b"plan")
+        (commit, plan), entries = read(
             self._shard, lambda snapshot: (snapshot.get_each(keys), list(snapshot.scan(b"o", after(b"o"))))
         )
         found = Recovered()
@@ -136,14 +155,21 @@ class Journal:
         if plan is not None:
             pending = Plan.from_bytes(plan)
             if pending.epoch == found.epoch + 1:
-                if topology != _signature(graph):
-                    raise PipelineError(
-                        f"pipeline {graph.name!r}: epoch {pending.epoch} was started with another graph of "
-                        "computations and is not finished; run the former pipeline once more on this store, "
-                        "then change it"
-                    )
                 found.plan = pending
         return found
+
+    def check_plan(self, found: Recovered, graph: Graph) -> None:
+        """An epoch that was started is finished with the graph that it was started with."""
+        if found.plan is None:
+            return
+        with self._shard.snapshot() as snapshot:
+            topology = snapshot.get(b"topology")
+        if topology != _signature(graph):
+            raise PipelineError(
+                f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
+                "computations and is not finished; run the former pipeline once more on this store, "
+                "then change it"
+            )
 
     def plan(self, plan: Plan, graph: Graph) -> None:
         """Journals a plan, before any work is done for it."""
@@ -160,7 +186,7 @@ class Journal:
         watermarks: dict[str, Any],
         sources: dict[str, int],
         totals: dict[str, Any],
-        layout: list[list[int]],
+        layout: list[Any],
         holders: dict[str, list[Any]],
         partitions: Iterable[tuple[str, str, Partition]],
         notes: Iterable[tuple[bytes, bytes]] = (),
@@ -172,6 +198,19 @@ class Journal:
             puts.append((b"o" + pack([source, partition]), value))
         self._write([*puts, *notes])
 
+    def layout(self) -> dict[str, Any]:
+        """The intervals that were chosen last, and why; empty where they were never changed."""
+        with self._shard.snapshot() as snapshot:
+            return read_layout(snapshot)
+
+    def renew(self, layout: dict[str, Any]) -> int:
+        """Journals other intervals under the next generation of the same driver: their new sequencer."""
+        entry = pack([self._generation + 1, self._owner, uuid.uuid4().hex])
+        self._write([(b"driver", entry), (b"layout", pack(layout))], renewed=entry)
+        self._generation += 1
+        self._entry = entry
+        return self._generation
+
     def note(self, notes: list[tuple[bytes, bytes]]) -> None:
         """Journals what an observer notes, on its own."""
         self._write(notes)
@@ -179,15 +218,23 @@ class Journal:
     def _get(self, *keys: bytes) -> list[bytes | None]:
         return read(self._shard, lambda snapshot: snapshot.get_each(keys))
 
-    def _write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+    def _write(
+        self,
+        puts: list[tuple[bytes, bytes]],
+        deletes: Iterable[bytes] = (),
+        more: Guard | None = None,
+        renewed: bytes | None = None,
+    ) -> None:
         def guard(get: Get) -> None:
             found = get(b"driver")
-            if found != self._entry:
+            if found != self._entry and (renewed is None or found != renewed):
                 owner = unpack(found)[1] if found is not None else "nobody"
                 raise FencedError(
                     f"this driver ({self._owner}) was taken over by {owner}: it stops, and the other one "
                     "goes on; nothing is lost"
                 )
+            if more is not None:
+                more(get)
 
         self._shard.write(puts, deletes, guard)
 
@@ -198,15 +245,26 @@ class Shape:
 
     inputs: dict[str, list[str]]
     producers: dict[str, list[str]]
+    replays: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By computation that catches up: which injector stands for which."""
 
     def senders(self, name: str) -> list[str]:
         """Whose watermarks bound a computation's input."""
-        return [sender for stream in self.inputs[name] for sender in self.producers[stream]]
+        own = self.replays.get(name, {})
+        return [own.get(sender, sender) for stream in self.inputs[name] for sender in self.producers[stream]]
 
 
-def _shape(graph: Graph) -> bytes:
+def read_layout(snapshot: Snapshot) -> dict[str, Any]:
+    """The intervals that the next epoch is to have, and their last changes."""
+    data = snapshot.get(b"layout")
+    return unpack(data) if data is not None else {}
+
+
+def shape_of(graph: Graph) -> bytes:
+    """The shape of a graph, for the journal."""
     inputs = {name: list(node.inputs) for name, node in graph.nodes.items()}
-    return pack([inputs, {stream: list(found) for stream, found in graph.producers.items()}])
+    producers = {stream: list(found) for stream, found in graph.producers.items()}
+    return pack([inputs, producers, graph.replays])
 
 
 def read_shape(snapshot: Snapshot) -> Shape | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from millwheel.errors import shorten
 from millwheel.model.graph import Graph
 from millwheel.model.time import format_time
 from millwheel.worker.report import IntervalReport
@@ -19,9 +21,12 @@ _BY_COMPUTATION = (
     "duplicates",
     "ids_filtered",
     "ids_read",
+    "rows_cached",
+    "rows_read",
     "failed",
     "timers",
 )
+_CHANGES = ("moved", "split", "merged")
 
 
 @dataclass
@@ -50,6 +55,10 @@ class Report:
     """IDs that a filter knew to be new, without a look at the store."""
     ids_read: dict[str, int] = field(default_factory=dict)
     """IDs for which the store was asked."""
+    rows_cached: dict[str, int] = field(default_factory=dict, compare=False)
+    """Rows that the cache had, or knew not to be there."""
+    rows_read: dict[str, int] = field(default_factory=dict, compare=False)
+    """Rows for which the store was asked, with a cache before it."""
     filter_bytes: dict[str, int] = field(default_factory=dict, compare=False)
     """The size of the filters that the last epoch with IDs used."""
     filter_error: dict[str, float] = field(default_factory=dict, compare=False)
@@ -67,6 +76,12 @@ class Report:
     """By injector: partitions that have been silent for too long to hold the watermark."""
     lag: dict[str, int] = field(default_factory=dict)
     """By injector: about how many records are there and not read yet."""
+    intervals: dict[str, int] = field(default_factory=dict, compare=False)
+    """How many key intervals were moved, split and merged."""
+    changes: list[dict[str, Any]] = field(default_factory=list, compare=False)
+    """The last changes of the key intervals, oldest first: when, in which level, why, before and after."""
+    hot_keys: dict[str, tuple[str, float]] = field(default_factory=dict, compare=False)
+    """By computation: the key that has a good part of its records of late, and which part."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
 
@@ -85,6 +100,9 @@ class Report:
                 )
                 if counts[name]
             ]
+            wanted = self.rows_cached.get(name, 0) + self.rows_read.get(name, 0)
+            if wanted:
+                parts.append(f"{self.rows_cached[name] / wanted:.0%} of {wanted:,} rows from the cache")
             lines.append(f"  {name}: {', '.join(parts)}; low watermark {format_time(low)}")
         if self.input_errors:
             lines.append(f"  bad input diverted: {self.input_errors:,}")
@@ -92,9 +110,34 @@ class Report:
             lines.append(f"  wall timers still pending: {self.pending_wall_timers:,}")
         for source, partitions in self.idle_partitions.items():
             lines.append(f"  idle partitions of {source}: {', '.join(partitions)}")
+        for name, (key, share) in self.hot_keys.items():
+            lines.append(f"  {name}: the key {shorten(key, 60)} has {share:.0%} of the records")
+        changed = ", ".join(f"{count:,} {what}" for what, count in self.intervals.items() if count)
+        if changed:
+            lines.append(f"  key intervals: {changed}; last: {self.changes[-1]['why']}")
         if self.unreleased_holds:
             lines.append(f"  holds that ended with the run: {self.unreleased_holds:,}")
         return "\n".join(lines)
+
+
+_MANY = 1_000  # records of a computation in an epoch: among fewer, a key is soon a good part
+_HOT = 0.05
+
+
+def hot_keys(reports: Iterable[IntervalReport]) -> dict[str, tuple[str, float]]:
+    """By computation that had many records in an epoch: its hottest key and the share of it, if it is hot."""
+    records: dict[str, int] = {}
+    hottest: dict[str, tuple[int, str]] = {}
+    for report in reports:
+        for name, node in report.nodes.items():
+            records[name] = records.get(name, 0) + node.records
+            if node.hot:
+                hottest[name] = max(hottest.get(name, (0, "")), (node.hot[1], node.hot[0]))
+    return {
+        name: (key, count / records[name])
+        for name, (count, key) in hottest.items()
+        if records[name] >= _MANY and _HOT * records[name] <= count <= records[name]
+    }
 
 
 class Totals:
@@ -107,6 +150,7 @@ class Totals:
             "input_errors": 0,
             "streams": {},
             "user": {},
+            "intervals": dict.fromkeys(_CHANGES, 0),
             **{name: {} for name in _BY_COMPUTATION},
         }
         self.value.update(value or {})
@@ -123,6 +167,10 @@ class Totals:
                 counts = value[counter]
                 counts[name] = counts.get(name, 0) + getattr(node, counter)
             _add(value["user"], node.user)
+
+    def count_change(self, moved: int, split: int, merged: int) -> None:
+        """Counts a change of key intervals; it is journaled with the next epoch."""
+        _add(self.value["intervals"], dict(zip(_CHANGES, (moved, split, merged), strict=True)))
 
     def copy(self) -> Totals:
         """As they are now, whatever is added later."""
@@ -146,6 +194,7 @@ class Totals:
             records_in=value["records_in"] - before["records_in"],
             input_errors=value["input_errors"] - before["input_errors"],
             streams=difference("streams", graph.streams),
+            intervals=difference("intervals", _CHANGES),
             user={name: count for name, count in user.items() if count},
             **by_computation,
         )

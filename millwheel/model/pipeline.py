@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millwheel.errors import PipelineError
+from millwheel.model.combiners import Combine
 from millwheel.model.computation import Computation
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
 from millwheel.model.sink import Sink
 
 Late = Literal["deliver", "drop", "divert"]
+Replay = Literal["earliest"]
 
 ERRORS_SUFFIX = ".errors"
 LATE_SUFFIX = ".late"
@@ -32,6 +34,10 @@ class Node:
     strong_productions: bool
     watermark: float = 1.0
     """Which percentile of the pending timestamps drives its timers; 1.0: all of them."""
+    replay: bool = False
+    """Whether, where it is new, it reads its injectors from their beginning."""
+    combine: Combine | None = None
+    """What joins a key's records where they are sent."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -48,6 +54,10 @@ class Source:
     name: str
     stream: str
     injector: Injector
+    reader: str = ""
+    """The computation that this source alone is read for: see `millwheel.model.replay`."""
+    of: str = ""
+    """The source whose injector it reads once more."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -125,8 +135,15 @@ class Pipeline:
         watermark: float = 1.0,
         exactly_once: bool | None = None,
         strong_productions: bool | None = None,
+        replay: Replay | None = None,
+        combine: Combine | None = None,
     ) -> None:
-        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``."""
+        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``.
+
+        One that is new to a store begins with what comes then, at the current low watermark; with
+        ``replay="earliest"`` with the first record that its injectors can give again.
+        ``combine`` joins the records of a key where they are sent: see `millwheel.combiners`.
+        """
         if not isinstance(computation, Computation):
             hint = " (an instance, not the class)" if isinstance(computation, type) else ""
             raise PipelineError(
@@ -162,6 +179,16 @@ class Pipeline:
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
         if isinstance(watermark, bool) or not isinstance(watermark, int | float) or not 0 < watermark <= 1:
             raise PipelineError(f"{where}: watermark is a share such as 0.99, at most 1.0, not {watermark!r}")
+        if combine is not None and (not callable(combine) or isinstance(combine, type)):
+            raise PipelineError(
+                f"{where}: combine is a function of a key and its records, or one of millwheel.combiners "
+                f"such as Count(millwheel.SECOND), not {combine!r}"
+            )
+        if replay not in (None, "earliest"):
+            raise PipelineError(f'{where}: replay is "earliest", or left out, not {replay!r}')
+        version = computation.version
+        if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 1 << 16:
+            raise PipelineError(f"{where}: its version is a number from 1 to 65535, not {version!r}")
         for method in ("encode", "decode"):
             if not callable(getattr(computation.codec, method, None)):
                 raise PipelineError(f"{where}: its codec {computation.codec!r} has no {method}()")
@@ -175,6 +202,8 @@ class Pipeline:
             computation.exactly_once if exactly_once is None else bool(exactly_once),
             computation.strong_productions if strong_productions is None else bool(strong_productions),
             float(watermark),
+            replay is not None,
+            combine,
         )
 
     def sink(self, stream: str, sink: Sink) -> None:

@@ -35,6 +35,7 @@ _UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
 
 _MOST = 100  # problems that are told; the rest are counted
 _KINDS = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
+_OF_COMPUTATIONS = (b"R", b"T", b"I", b"G", b"B", b"C")
 _NUMBER = slice(1, 3)  # where a key of the store has the computation's number
 
 
@@ -63,9 +64,12 @@ def check(store: Store) -> Findings:
     findings = Findings()
     states: list[tuple[str, list[int]]] = []
     numbers: set[int] = set()
+    with store.journal.snapshot() as snapshot:
+        data = snapshot.get(b"forgotten")
+    forgotten = frozenset(unpack(data)[1]) if data is not None else frozenset()
     for index, shard in enumerate(store.shards):
         with shard.snapshot() as snapshot:
-            look = _ShardCheck(findings, snapshot, index, len(store.shards))
+            look = _ShardCheck(findings, snapshot, index, len(store.shards), forgotten)
             look.run()
         states += look.intervals
         numbers |= look.numbers
@@ -77,14 +81,17 @@ def check(store: Store) -> Findings:
 class _ShardCheck:
     """One shard, in one snapshot."""
 
-    def __init__(self, findings: Findings, snapshot: Snapshot, index: int, shards: int) -> None:
+    def __init__(
+        self, findings: Findings, snapshot: Snapshot, index: int, shards: int, forgotten: frozenset[int]
+    ) -> None:
+        self._forgotten = forgotten
         self._findings = findings
         self._snapshot = snapshot
         self._index = index
         self._shards = shards
         self._counters: dict[tuple[int, int], list[int]] = {}
         self.numbers: set[int] = set()
-        self.intervals: list[tuple[str, list[int]]] = []
+        self.intervals: list[tuple[str, list[Any]]] = []
 
     def run(self) -> None:
         timers = sum(self._row(key, value) for key, value in self._scan(b"R"))
@@ -97,7 +104,11 @@ class _ShardCheck:
         self._strangers()
 
     def _scan(self, letter: bytes) -> Any:
-        return self._snapshot.scan(letter, after(letter))
+        """What begins with a letter, but for computations that are being forgotten."""
+        found = self._snapshot.scan(letter, after(letter))
+        if not self._forgotten or letter not in _OF_COMPUTATIONS:
+            return found
+        return (entry for entry in found if int.from_bytes(entry[0][_NUMBER], "big") not in self._forgotten)
 
     def _problem(self, text: str) -> None:
         self._findings.problem(f"shard {self._index}: {text}")
@@ -218,7 +229,7 @@ class _ShardCheck:
 
 
 def _check_journal(
-    findings: Findings, snapshot: Snapshot, states: list[tuple[str, list[int]]], numbers: set[int]
+    findings: Findings, snapshot: Snapshot, states: list[tuple[str, list[Any]]], numbers: set[int]
 ) -> None:
     entries = {key: snapshot.get(key) for key in (b"pipeline", b"driver", b"numbers", b"commit", b"plan")}
     found = {key: None if value is None else unpack(value) for key, value in entries.items()}
@@ -237,7 +248,7 @@ def _check_journal(
         findings.problem("two computations have one number")
     for number in sorted(numbers - set(known)):
         findings.problem(f"there are rows of computation {number}, which the journal does not know")
-    for name, (sequencer, reached) in states:
+    for name, (sequencer, reached, *_) in states:
         if sequencer > generation:
             findings.problem(f"{name} has sequencer {sequencer}, and the newest driver is {generation}")
         if reached > max(epoch, planned):

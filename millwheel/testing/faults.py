@@ -49,6 +49,8 @@ class Faults:
     """A store is cut off: in the middle of a step's reading, or of a write, which it then makes again."""
     jump: float = 0.05
     """The clock jumps, forwards or backwards."""
+    reshape: float = 0.05
+    """Between two epochs, key intervals are moved, split and merged."""
     most: int = 12
 
 
@@ -94,6 +96,7 @@ class World:
     """The store, the clock, and the turns of the actors."""
 
     def __init__(self, seed: int, faults: Faults, base: Store) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.faults = faults
         self.base = base

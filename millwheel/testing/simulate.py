@@ -23,18 +23,20 @@ from typing import Any
 
 from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
+from millwheel.master.intervals import Cuts
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph, build
-from millwheel.model.keys import key_text
+from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
-from millwheel.store.memory import MemoryStore
+from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle, weak_levels
@@ -151,7 +153,7 @@ def _run_schedule(make: Make, world: World) -> Simulated:
                 compact_below=choose((0, 10, 4000)) if chaotic else 4000,
             )
             driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, graph, driver)
+            executor = _Executor(world, driver.graph, driver)
             while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
@@ -159,6 +161,8 @@ def _run_schedule(make: Make, world: World) -> Simulated:
                 driver.run(plan, executor)
                 lows.moved(driver)
                 epochs += 1
+                if world.happens("reshape"):
+                    driver.lay_out(_reshaped(world, driver))
         except FencedError:
             if driver is not None and driver.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
@@ -175,6 +179,17 @@ def _run_schedule(make: Make, world: World) -> Simulated:
     result = _read(world, build(make()), taps)
     result.epochs = epochs
     return result
+
+
+def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
+    """Any other intervals for some of the levels."""
+    found: dict[int, tuple[Cuts, str]] = {}
+    for level in range(1, len(driver.intervals) + 1):
+        if world.random.random() < 0.7:
+            firsts = {0, *(world.random.randrange(TABLETS) for _ in range(world.random.randrange(6)))}
+            cuts = [[first, world.random.randrange(driver.slots)] for first in sorted(firsts)]
+            found[level] = (cuts, "a whim of the seed")
+    return found
 
 
 def _generation(world: World) -> int:
@@ -224,6 +239,18 @@ class _Sizes:
         """Time means nothing here."""
 
 
+_ROOM = (1_000, 10_000_000)  # bytes of a cache: most must go after each step, and nothing ever
+
+
+def _caches(seed: int) -> list[Cache | None]:
+    """Of two workers: none, one for each, or one for both; by the seed, which then decides nothing else."""
+    kind, room = seed % 3, _ROOM[seed // 3 % 2]
+    if not kind:
+        return [None, None]
+    shelves = [[MemoryShard([]) for _ in range(_SHARDS)] for _ in range(2)]
+    return [Cache((shelves[0] if kind == 1 else mine).__getitem__, room) for mine in shelves]
+
+
 class _Executor:
     """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
 
@@ -233,11 +260,14 @@ class _Executor:
         self._world = world
         self._graph = graph
         self._driver = driver
-        self._workers = [self._new_worker() for _ in range(2)]
+        self._caches = _caches(world.seed)
+        self._workers = [self._new_worker(number) for number in range(2)]
 
-    def _new_worker(self) -> Worker:
+    def _new_worker(self, number: int) -> Worker:
+        """A process on the same executor: the cache is still there."""
         world = self._world
-        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks)
+        cache = self._caches[number]
+        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks, cache)
 
     def execute(self, plan: Plan) -> list[Frame]:
         for _ in range(_JOB_ATTEMPTS):
@@ -309,7 +339,7 @@ class _Executor:
         try:
             return _carried(run(self._workers[number]))
         except Lost:
-            self._workers[number] = self._new_worker()
+            self._workers[number] = self._new_worker(number)
             raise
         finally:
             world.current.in_task = False

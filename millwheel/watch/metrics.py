@@ -28,6 +28,8 @@ _COUNTERS = {
     "duplicates": ("millwheel_duplicate_records", "Records that had been seen before."),
     "ids_filtered": ("millwheel_ids_filtered", "IDs that the filter knew to be new, without a store read."),
     "ids_read": ("millwheel_ids_read", "IDs for which the store was asked."),
+    "rows_cached": ("millwheel_rows_cached", "Rows that the cache had, without a store read."),
+    "rows_read": ("millwheel_rows_read", "Rows for which the store was asked, with a cache before it."),
     "failed": ("millwheel_failed_records", "Records and timers whose hook raised, and that were diverted."),
     "timers": ("millwheel_timers_fired", "Timers that have fired."),
 }
@@ -131,6 +133,12 @@ def _families(view: View) -> Iterator[Any]:
         "The share of its time that an interval works, of late.",
         ["level", "tablet"],
         [([str(part["level"]), str(part["first"])], part["busy"]) for part in view.intervals],
+    )
+    yield counter(
+        "millwheel_interval_changes",
+        "Key intervals that were moved, split and merged to follow the load.",
+        ["kind"],
+        [([kind], count) for kind, count in view.changed.items()],
     )
     yield counter(
         "millwheel_epoch_phase_seconds",

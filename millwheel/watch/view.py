@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millwheel.errors import StoreError
-from millwheel.master.journal import Partition, Shape, read_shape
+from millwheel.master.journal import Partition, Shape, read_layout, read_shape
 from millwheel.model.codec import unpack
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
@@ -31,6 +31,10 @@ _ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
 _INPUT, _LOW, _INTERVALS = 0, 1, 2  # of a computation in the journaled watermarks
 _COUNTERS = 7  # of an interval's mark
 _FILTER = slice(10, 12)  # its bytes and its error, in an interval's mark
+_ALSO_COUNTED = (
+    *("produced_late", "diverted", "timers", "ids_filtered", "ids_read"),
+    *("rows_cached", "rows_read"),
+)
 
 
 @dataclass
@@ -54,6 +58,8 @@ class ComputationView:
     duplicates: int = 0
     ids_filtered: int = 0
     ids_read: int = 0
+    rows_cached: int = 0
+    rows_read: int = 0
     filter_bytes: int = 0
     filter_error: float = 0.0
     failed: int = 0
@@ -123,6 +129,10 @@ class View:
     injectors: list[InjectorView]
     streams: list[StreamView]
     intervals: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+    """The last changes of the intervals, oldest first: when, in which level, why, before and after."""
+    changed: dict[str, int]
+    """How many intervals were moved, split and merged since the store was made."""
     recent: list[dict[str, Any]]
     """The last epochs, oldest first: when they began, how long they took, and where the time went."""
     user: dict[str, int]
@@ -156,12 +166,14 @@ class Viewer:
             partitions = list(snapshot.scan(b"o", after(b"o")))
             shape = read_shape(snapshot)
             watch = read_watch(snapshot)
+            changes = read_layout(snapshot).get("changes", [])
             samples = read_samples(snapshot, self._next)
         if shape is None:
             raise StoreError("the store has no pipeline in it yet")
         self.samples = [*self.samples, *samples][-SAMPLES:]
         self._next = watch.next
-        return _View(journal, partitions, shape, watch, self.samples, now, self._store.in_use()).make()
+        running = self._store.in_use()
+        return _View(journal, partitions, shape, watch, changes, self.samples, now, running).make()
 
 
 def look(store: Store, now: int) -> View:
@@ -178,12 +190,14 @@ class _View:
         partitions: list[tuple[bytes, bytes]],
         shape: Shape,
         watch: Watch,
+        changes: list[dict[str, Any]],
         samples: list[Sample],
         now: int,
         running: bool | None,
     ) -> None:
         self._shape = shape
         self._watch = watch
+        self._changes = changes
         self._samples = samples
         self._now = now
         self._running = running
@@ -235,6 +249,8 @@ class _View:
             ],
             streams=[self._stream(name) for name in self._shape.producers],
             intervals=self._intervals(),
+            changes=self._changes,
+            changed=dict(totals.get("intervals", {})),
             recent=recent[-MOST_EPOCHS:],
             user=dict(totals.get("user", {})),
             durations=watch.durations,
@@ -256,8 +272,7 @@ class _View:
         found = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
         counters = [mark[_COUNTERS] for mark in found[_INTERVALS].values() if mark[_COUNTERS]]
         counts = {
-            counted: self._totals.get(counted, {}).get(name, 0)
-            for counted in (*COUNTED, "produced_late", "diverted", "timers", "ids_filtered", "ids_read")
+            counted: self._totals.get(counted, {}).get(name, 0) for counted in (*COUNTED, *_ALSO_COUNTED)
         }
         filters = [mark[_FILTER] for mark in found[_INTERVALS].values()]
 

@@ -27,6 +27,10 @@ class NodeReport:
     filter_bytes: int = 0
     filter_error: float = 0.0
     """The share of new IDs for which the store is asked all the same."""
+    rows_cached: int = 0
+    """Rows that the cache had, or knew not to be there."""
+    rows_read: int = 0
+    """Rows for which the store was asked, with a cache before it."""
     failed: int = 0
     timers: int = 0
     """Timers that fired."""
@@ -50,6 +54,8 @@ class NodeReport:
     user: dict[str, int] = field(default_factory=dict)
     hot: list[Any] = field(default_factory=list)
     """[key, records] of the key with the most records, where it has a good part of them."""
+    weights: dict[int, list[int]] = field(default_factory=dict)
+    """By tablet, in an epoch that weighs: records that came, and bytes of state."""
 
 
 @dataclass

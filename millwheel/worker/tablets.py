@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -23,6 +24,7 @@ from millwheel.store.layout import (
     TIMER_TIME,
     after,
     counters_key,
+    tablets_of,
     time_bytes,
     time_of,
     timer_prefix,
@@ -30,13 +32,15 @@ from millwheel.store.layout import (
 
 ROWS: Final = 0
 BYTES: Final = 1
-_FIRST_KIND: Final = 2  # then the timers of each clock and the holds, in the order of their kinds
-WATERMARK_TIMERS: Final = _FIRST_KIND + KIND_WATERMARK
-WALL_TIMERS: Final = _FIRST_KIND + KIND_WALL
-HOLDS: Final = _FIRST_KIND + KIND_HOLD
+FIRST_KIND: Final = 2  # then the timers of each clock and the holds, in the order of their kinds
+WATERMARK_TIMERS: Final = FIRST_KIND + KIND_WATERMARK
+WALL_TIMERS: Final = FIRST_KIND + KIND_WALL
+HOLDS: Final = FIRST_KIND + KIND_HOLD
 _SUMMED: Final = 5
 _FIRST_TIME: Final = _SUMMED  # then the first timer of each clock and the first hold
 _KINDS: Final = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
+NO_COUNTS: Final = [0] * _SUMMED + [MAX_TIME] * len(_KINDS)
+"""The counters of a tablet that has nothing."""
 
 
 class Tablets:
@@ -60,11 +64,11 @@ class Tablets:
         ranges: list[Range] = []
         for kind, time in ((KIND_WATERMARK, watermark), (KIND_WALL, now)):
             for tablet, counters in self._counters.items():
-                if not counters[_FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
+                if not counters[FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
                     continue
                 prefix = timer_prefix(self._computation, tablet, kind)
                 stop = after(prefix) if time >= MAX_TIME else prefix + time_bytes(time + 1)
-                ranges.append((prefix, stop, counters[_FIRST_KIND + kind] + 1))
+                ranges.append((prefix, stop, counters[FIRST_KIND + kind] + 1))
         share = _share(limit, len(ranges))
         snapshot.prefetch([(start, stop, min(most, share)) for start, stop, most in ranges])
         for start, stop, _ in ranges:
@@ -94,7 +98,7 @@ class Tablets:
         """The counters of a tablet, to be changed."""
         counters = self._counters.get(tablet)
         if counters is None:
-            counters = self._counters[tablet] = [0] * _SUMMED + [MAX_TIME] * len(_KINDS)
+            counters = self._counters[tablet] = list(NO_COUNTS)
         self._touched.add(tablet)
         return counters
 
@@ -129,8 +133,8 @@ class Tablets:
         prefixes: list[bytes] = []
         for tablet, counters in self._counters.items():
             for kind in kinds:
-                pending += counters[_FIRST_KIND + kind]
-                if counters[_FIRST_KIND + kind]:
+                pending += counters[FIRST_KIND + kind]
+                if counters[FIRST_KIND + kind]:
                     prefixes.append(timer_prefix(self._computation, tablet, kind))
         skipped = int(pending * (1 - percentile) + 1e-9)
         share = _share(skipped + len(self._removed), len(prefixes))
@@ -150,6 +154,14 @@ class Tablets:
             for index in range(_SUMMED):
                 sums[index] += counters[index]
         return sums
+
+    def weights(self, keys: Iterable[str]) -> dict[int, list[int]]:
+        """By tablet: how many of these keys' records there are, and the bytes of its rows."""
+        counts = Counter(keys)
+        found = {tablet: [0, counters[BYTES]] for tablet, counters in self._counters.items()}
+        for count, tablet in zip(counts.values(), tablets_of(list(counts)), strict=True):
+            found.setdefault(tablet, [0, 0])[0] += count
+        return found
 
     def writes(self) -> Iterator[tuple[bytes, bytes]]:
         """New index entries and changed counters."""

@@ -187,3 +187,39 @@ def _tokens(found: Simulated, name: str) -> list[int]:
 
 
 draws.check = check_draws  # type: ignore[attr-defined]
+
+
+class Holds(mw.Computation):
+    """Passes records on in pairs, as old as the elder: until the second comes, it holds the watermark."""
+
+    def process_record(self, record: mw.Record) -> None:
+        first = self.state.pop("first", None)
+        if first is None:
+            self.state["first"] = record.timestamp
+            self.hold(record.timestamp, "first")
+        else:
+            self.release("first")
+            self.produce("pairs", [self.key, 2], timestamp=min(first, record.timestamp))
+
+
+class Pairs(mw.Computation):
+    """Counts pairs by window, chained behind who holds; none of them may be late."""
+
+    def process_record(self, record: mw.Record) -> None:
+        assert not record.late, "a hold did not hold"
+        window = record.timestamp // 100
+        self.state[window] = self.state.get(window, 0) + 1
+        self.set_timer(str(window), (window + 1) * 100)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self.produce("windows", [self.key, self.state.pop(int(timer.tag))], timestamp=timer.timestamp - 1)
+
+
+def held() -> mw.Pipeline:
+    """Keys that hold each other's watermark, and windows chained behind them."""
+    p = mw.Pipeline("held")
+    p.inject("words", Parts(1))
+    p.add(Holds(), inputs={"words": mw.by("word")}, outputs=["pairs"])
+    p.add(Pairs(), inputs={"pairs": mw.by_key}, outputs=["windows"])
+    p.add(Totals(), inputs={"windows": _all_together}, outputs=["totals"])
+    return p

@@ -23,6 +23,7 @@ _CASES = [
     (pipelines.draws, pipelines.check_draws),
     (pipelines.weak, None),
     (pipelines.weak_then_strong, None),
+    (pipelines.held, None),
 ]
 _PARTS = 2  # so that progress is seen
 
@@ -47,6 +48,7 @@ def test_every_schedule_ends_as_the_undisturbed_run(make: object, check: object,
         "slow",
         "cut",
         "jump",
+        "reshape",
         "driver refused",
         "late, refused",
     ):

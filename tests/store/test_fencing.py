@@ -12,8 +12,9 @@ from millwheel.master.driver import Driver
 from millwheel.master.journal import Journal
 from millwheel.master.local import LocalExecutor
 from millwheel.store.base import Store
+from millwheel.worker.fencing import fence
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker, fence
+from millwheel.worker.step import Worker
 from tests.store.driving import contents, run_to_the_end, take
 
 
@@ -134,7 +135,7 @@ def test_a_driver_that_was_taken_over_before_its_commit_does_not_commit(
 
     with pytest.raises(FencedError, match="taken over by the second driver"):
         driver.run(plan, Overtaken())  # type: ignore[arg-type]
-    found = Journal(store).recover(driver.graph)
+    found = Journal(store).recover()
     assert found.epoch == plan.epoch - 1
     assert found.plan is not None
     assert found.plan.epoch == plan.epoch

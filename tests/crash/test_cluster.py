@@ -1,0 +1,109 @@
+"""A real cluster, of which an executor and a worker are killed on the way; the output does not show it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.victims import Victim, output
+from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
+from tests.servers.postgres import Cluster
+from tests.servers.processes import Unavailable
+from tests.spark.waiting import eventually
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+_OPTIONS = {"compact_below": 0, "target": 0.3, "progress": False}
+_SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.25",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+_ALLOCATION = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Standalone]:
+    try:
+        with standalone() as found:
+            yield found
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def _victim(
+    cluster: Standalone, source: Path, folder: Path, options: dict[str, Any], settings: dict[str, str]
+) -> Victim:
+    """The driver, in a process of its own; executors have a Python without this package."""
+    given = {**_OPTIONS, "master": cluster.master, **options}
+    return Victim(source, folder, given, driver_environment(python_without(folder), settings))
+
+
+def _written(folder: Path) -> int:
+    return len(list((folder / "out" / "windows").glob("**/*")))
+
+
+def _disturb(victim: Victim, cluster: Standalone, folder: Path) -> None:
+    """Kills an executor, and later a worker, each in the middle of the work."""
+
+    def further(than: int) -> bool:
+        assert victim.process.poll() is None, f"it ended too soon: {''.join(victim.errors)[-3000:]}"
+        return _written(folder) > than
+
+    eventually(lambda: further(0), 200)
+    cluster.executors()[0].kill()
+    before = _written(folder)
+    eventually(lambda: further(before + 2), 200)
+    cluster.kill_worker()
+    cluster.start_worker()
+    assert victim.ended(250), "".join(victim.errors)[-3000:]
+    assert victim.process.returncode == 0, "".join(victim.errors)[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [({}, {}), ({"weak": True, "slow": True}, _SPECULATION)],
+    ids=["strong productions", "weak productions and speculation"],
+)
+def test_lost_executors_and_workers_do_not_show_with_lmdb(
+    options: dict[str, Any],
+    settings: dict[str, str],
+    cluster: Standalone,
+    source: Path,
+    expected: dict[str, Counter[str]],
+    tmp_path: Path,
+) -> None:
+    victim = _victim(cluster, source, tmp_path, options, settings)
+    try:
+        _disturb(victim, cluster, tmp_path)
+    finally:
+        if victim.process.poll() is None:
+            victim.kill()
+    assert output(tmp_path / "out") == expected
+
+
+def test_lost_executors_and_workers_do_not_show_with_postgresql(
+    cluster: Standalone, postgres: Cluster, source: Path, expected: dict[str, Counter[str]], tmp_path: Path
+) -> None:
+    settings = _SPECULATION | _ALLOCATION
+    options = {"store": postgres.make_database("on-a-cluster"), "slow": True}
+    victim = _victim(cluster, source, tmp_path, options, settings)
+    try:
+        _disturb(victim, cluster, tmp_path)
+    finally:
+        if victim.process.poll() is None:
+            victim.kill()
+    assert output(tmp_path / "out") == expected
+    assert json.loads(victim.output[-1])["records_in"] > 0
