@@ -249,6 +249,30 @@ def _memory(result: dict[str, Any]) -> str:
     return "\n\n".join([said, markdown(["process", "peak resident", "of that its own"], rows)])
 
 
+def _postgres(result: dict[str, Any]) -> str:
+    systems = {name: part for name, part in result.items() if isinstance(part, dict) and "median" in part}
+    rows: list[list[object]] = [[name, part["median"]] for name, part in systems.items()]
+    said = (
+        f"{result['keys']:,} keys: PostgreSQL has {result['ratio']:.1f} times the rate of "
+        f"`transformWithState` (goal: {result['target']:g}), and {result['of_lmdb']:.2f} of that of LMDB."
+    )
+    return "\n\n".join([markdown(["", "records/s"], rows), said])
+
+
+def _manykeys(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            keys,
+            f"{spent:.1f} ms",
+            result["round_trips"][str(keys)],
+            f"{result['bytes'][str(keys)] / 1e6:,.0f} MB",
+        ]
+        for keys, spent in ((int(keys), spent) for keys, spent in result["milliseconds"].items())
+    ]
+    said = f"{result['ratio']:.2f} times as long (goal: at most {result['target']:g})."
+    return "\n\n".join([markdown(["keys", "an epoch (median)", "round trips", "store"], rows), said])
+
+
 def any_table(result: dict[str, Any]) -> str:
     """The first list or dict of cases in a result, with what of them is text or a number.
 
@@ -284,4 +308,6 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "growth": _growth,
     "profile": _profile,
     "memory": _memory,
+    "postgres": _postgres,
+    "manykeys": _manykeys,
 }

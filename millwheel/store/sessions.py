@@ -49,7 +49,14 @@ _SETTINGS = {
     "enable_bitmapscan": "off",
     "enable_sort": "off",
     "jit": "off",
+    # What an administrator has set for people who forget their sessions: a step may read for a while, and the
+    # driver's lock is a session that does nothing.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
+_SET = "SELECT set_config($1, $2, false) WHERE current_setting($1, true) IS NOT NULL"  # not all have all
 # A server may run without waiting for its disk; a store must not. Stricter settings than "on" stay.
 _DURABLE = """
     SELECT set_config('synchronous_commit', CASE level WHEN 'off' THEN 'on' ELSE level END, false)
@@ -130,7 +137,7 @@ class Session:
         traffic.connections += 1
         try:
             for name, value in _SETTINGS.items():
-                self.send("SELECT set_config($1, $2, false)", (name, value))
+                self.send(_SET, (name, value))
             self.send(_DURABLE)
             self.sync()
         except BaseException:

@@ -391,6 +391,28 @@ class TestPrefetch:
             assert store.traffic.waits - before == 2
 
 
+def test_a_reading_that_has_ended_keeps_no_row_alive(open_it: Open, schema_url: str) -> None:
+    store = open_it()
+    horizon = "SELECT count(backend_xmin) FROM pg_stat_activity WHERE pid = ANY('{%s}')"
+    with store.shards[0].snapshot() as snapshot:
+        snapshot.get(b"k")
+        session = snapshot._session._connection.info.backend_pid  # type: ignore[attr-defined]
+        assert _run(schema_url, horizon % session) == [(1,)]
+    _until(lambda: _run(schema_url, horizon % session) == [(0,)])
+
+
+def test_a_server_that_does_not_wait_for_its_disk_does_so_for_a_store(postgres: Cluster) -> None:
+    url = postgres.make_database("careless")
+    postgres.run("ALTER DATABASE careless SET synchronous_commit = off")
+    postgres.run("ALTER DATABASE careless SET idle_session_timeout = '1s'")
+    store = PostgresStore(url)
+    session = store._sessions.take()
+    assert session.rows("SHOW synchronous_commit") == [("on",)]
+    assert session.rows("SHOW idle_session_timeout") == [("0",)]
+    session.close()
+    store.close()
+
+
 def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str) -> None:
     """Rows are written again and again, index entries come and go, checkpoints are large."""
     store = open_it()
