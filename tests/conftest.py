@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,6 +82,14 @@ _schemas = itertools.count()
 def schema_url(database: str) -> str:
     """The URL of a store in PostgreSQL that is not there yet."""
     return f"{database}?schema=store_{next(_schemas)}"
+
+
+@pytest.fixture(params=["lmdb", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store is to be: a path, and a URL."""
+    if request.param == "lmdb":
+        return str(tmp_path / "store")
+    return str(request.getfixturevalue("schema_url"))
 
 
 @pytest.fixture(scope="session")

@@ -391,6 +391,17 @@ class TestPrefetch:
             assert store.traffic.waits - before == 2
 
 
+def test_a_value_of_100_megabytes_is_taken_and_replaced(open_it: Open) -> None:
+    shard = open_it().shards[0]
+    value = os.urandom(1_000_000) * 100
+    shard.write([(b"large", value), (b"small", b"1")])
+    with shard.snapshot() as snapshot:
+        assert snapshot.get(b"large") == value
+        assert [len(found) for _, found in snapshot.scan(b"a", b"z")] == [len(value), 1]
+    shard.write([(b"large", b"")])
+    assert contents(shard) == {b"large": b"", b"small": b"1"}
+
+
 def test_a_reading_that_has_ended_keeps_no_row_alive(open_it: Open, schema_url: str) -> None:
     store = open_it()
     horizon = "SELECT count(backend_xmin) FROM pg_stat_activity WHERE pid = ANY('{%s}')"
