@@ -100,7 +100,7 @@ _BYTEA, _BYTEA_ARRAY = 17, 1001
 
 
 class _ByteArrayDumper(Dumper):
-    """The binary form, written down directly: the driver's own way costs ten times as much a key."""
+    """The binary form, written down at once: psycopg would call a dumper for every key."""
 
     format = Format.BINARY
     oid = _BYTEA_ARRAY
@@ -277,6 +277,8 @@ class Sessions:
             advice = "each worker process keeps one connection: raise max_connections, or use fewer slots"
         elif code == "42501" or "permission denied" in text:
             advice = "give this user the right to make and use a schema of its own"
+        elif code in ("3F000", "42P01"):
+            advice = "its tables are gone: somebody has removed the schema, or a part of it"
         elif any(word in text for word in _NEVER):
             advice = "look at the user, the password and the database in the URL"
         elif _may_pass(error):

@@ -107,6 +107,14 @@ class TestOpening:
         _run(schema_url, f"CREATE SCHEMA {_schema(schema_url)}")
         open_it().journal.write([(b"k", b"v")])
 
+    def test_tables_that_somebody_has_removed_are_said_to_be_gone(
+        self, open_it: Open, schema_url: str
+    ) -> None:
+        store = open_it()
+        _run(schema_url, f"DROP SCHEMA {_schema(schema_url)} CASCADE")
+        with pytest.raises(StoreError, match="its tables are gone: somebody has removed the schema"):
+            contents(store.shards[0])
+
 
 class TestVersions:
     def test_newer_tables_are_refused(self, open_it: Open, schema_url: str) -> None:
