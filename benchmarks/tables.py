@@ -259,6 +259,30 @@ def _nab(result: dict[str, Any]) -> str:
     return "\n\n".join([said, markdown(["category", "windows found", "false alarms", "score"], rows)])
 
 
+def _postgres(result: dict[str, Any]) -> str:
+    systems = {name: part for name, part in result.items() if isinstance(part, dict) and "median" in part}
+    rows: list[list[object]] = [[name, part["median"]] for name, part in systems.items()]
+    said = (
+        f"{result['keys']:,} keys: PostgreSQL has {result['ratio']:.1f} times the rate of "
+        f"`transformWithState` (goal: {result['target']:g}), and {result['of_lmdb']:.2f} of that of LMDB."
+    )
+    return "\n\n".join([markdown(["", "records/s"], rows), said])
+
+
+def _manykeys(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            keys,
+            f"{spent:.1f} ms",
+            result["round_trips"][str(keys)],
+            f"{result['bytes'][str(keys)] / 1e6:,.0f} MB",
+        ]
+        for keys, spent in ((int(keys), spent) for keys, spent in result["milliseconds"].items())
+    ]
+    said = f"{result['ratio']:.2f} times as long (goal: at most {result['target']:g})."
+    return "\n\n".join([markdown(["keys", "an epoch (median)", "round trips", "store"], rows), said])
+
+
 RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "nexmark": _nexmark,
     "cache": _cache,
@@ -276,6 +300,8 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "growth": _growth,
     "profile": _profile,
     "memory": _memory,
+    "postgres": _postgres,
+    "manykeys": _manykeys,
 }
 
 
