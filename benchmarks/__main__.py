@@ -24,6 +24,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "nab": 300,
     "wikipedia": 600,
     "zeitgeist": 1_800,
+    "nexmark": 1_800,
     "io": 1_200,
     "memory": 2_400,
     "soak": 5_400,
@@ -88,6 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     add("nab", "the Numenta Anomaly Benchmark: labelled series, one set of parameters")
     add("wikipedia", "a day of edits: the five most notable spikes")
     add("zeitgeist", "the whole pipeline of Fig. 1, against transformWithState")
+    command = add("nexmark", "the NEXMark queries, each compared with a batch computation")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each query (default: 3)")
     add("io", "reading, each injector against the plain reader; 10,000 files, and one of 2 GB")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")

@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, and the commands that look at a store."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, and the commands for what runs or has run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from millwheel.asking import add_asking_commands
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
 from millwheel.master.status import Report
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         call=lambda options: zeitgeist.call(options, _until_interrupted)
     )
     add_commands(commands, load_pipeline)
+    add_asking_commands(commands, load_factory)
     add_store_commands(commands)
     return parser
 
@@ -177,8 +179,8 @@ def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:
     return job.stop()
 
 
-def load_pipeline(name: str) -> Pipeline:
-    """The pipeline of ``MODULE:FACTORY``; modules beside the working directory are found."""
+def _load(name: str) -> Any:
+    """What ``MODULE:FACTORY`` names; modules beside the working directory are found."""
     module_name, _, factory_name = name.partition(":")
     if not module_name or not factory_name:
         raise PipelineError(f"a pipeline is named MODULE:FACTORY, such as zeitgeist:pipeline, not {name!r}")
@@ -193,6 +195,20 @@ def load_pipeline(name: str) -> Pipeline:
     factory = getattr(module, factory_name, None)
     if factory is None:
         raise PipelineError(f"the module {module_name!r} has no {factory_name!r}")
+    return factory
+
+
+def load_factory(name: str) -> Callable[[], Pipeline]:
+    """The function that makes a pipeline, for another process to call."""
+    factory: Callable[[], Pipeline] = _load(name)
+    if not callable(factory):
+        raise PipelineError(f"{name} is {factory!r}, not a function that returns a millwheel.Pipeline")
+    return factory
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """The pipeline that ``MODULE:FACTORY`` makes, or is."""
+    factory = _load(name)
     pipeline = factory() if callable(factory) else factory
     if not isinstance(pipeline, Pipeline):
         raise PipelineError(f"{name} gave {pipeline!r}, not a millwheel.Pipeline")

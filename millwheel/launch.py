@@ -133,7 +133,7 @@ def _launch(
         from millwheel.spark.executor import SparkExecutor
 
         try:
-            return driver, SparkExecutor(context, graph, driver.numbers, store, cache)
+            return driver, SparkExecutor(context, driver.graph, driver.numbers, store, cache)
         except BaseException:
             driver.let_go()
             raise

@@ -49,8 +49,8 @@ class Files(Injector):
 
     * ``complete``: a file holds it until it is read to its end. Right whatever the order of the lines;
       windows close when the files are read. The default where a run ends by itself.
-    * ``events``: the newest timestamp of each unfinished file, ``slack`` behind. The default where a
-      folder is followed, and where ``slack`` is given.
+    * ``events``: the newest timestamp of each unfinished file, ``slack`` behind; of one that is not begun,
+      the timestamp of its first line. The default where a folder is followed, and where ``slack`` is given.
     * ``monotonic``: as ``events``, of files whose timestamps never go back: no slack.
     * ``created``: the creation time of the oldest unfinished file (Fig. 10).
     * a function of (path, offset) that says it explicitly; it must pickle.
@@ -102,6 +102,7 @@ class Files(Injector):
         self._parse = parse
         self._folder = Folder(self._pattern, self._form)
         self._births: dict[str, int] = {}
+        self._heads: dict[str, int] = {}
         self._line_length: int | None = None
 
     def __repr__(self) -> str:
@@ -138,7 +139,19 @@ class Files(Injector):
             if partition not in self._births:
                 self._births[partition] = birth.birth_time(self._path(partition))
             return self._births[partition]
+        if self.slack is not None and not offset:
+            return self._head(partition)
         return MIN_TIME
+
+    def _head(self, partition: str) -> int:
+        """What a file that is not begun vouches for: nothing in it is further behind its first line."""
+        if partition not in self._heads:
+            file = self._folder.files.get(partition)
+            first = None
+            if file is not None and self._form(file.path) != "parquet":
+                first = self._reader(file.path).first(file.path, file.end)
+            self._heads[partition] = MIN_TIME if first is None else max(first - (self.slack or 0), MIN_TIME)
+        return self._heads[partition]
 
     def _path(self, partition: str) -> str:
         file = self._folder.files.get(partition)
@@ -147,6 +160,15 @@ class Files(Injector):
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         for partition, offset in offsets.items():
             self._folder.committed(partition, offset)
+
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        paths = list(self._folder.paths())
+        gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
+        if not gone:
+            return None
+        which = Identity.parse(gone[0]).path
+        more = f" and {len(gone) - 1:,} more" if len(gone) > 1 else ""
+        return f"{which}{more} was read, and is not there any more, or is packed now: bring it back"
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         path = self._now_at(partition, start)
@@ -191,12 +213,14 @@ class Files(Injector):
         self, partition: str, start: Offset, end: Offset, fields: Collection[str] | None
     ) -> Iterable[RecordBatch]:
         path = self._now_at(partition, start)
-        form = self._form(path)
-        if form == "parquet":
+        if self._form(path) == "parquet":
             return parquet.batches(path, start or 0, end, self._timestamp, self._id, self._unit)
+        return self._reader(path).batches(path, start or 0, end, fields)
+
+    def _reader(self, path: str) -> lines.Reader:
         divert = self.errors == "divert"
-        reader = lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
-        return reader.batches(path, start or 0, end, fields)
+        form = self._form(path)
+        return lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
 
     def _now_at(self, partition: str, start: Offset) -> str:
         """Where a task finds a file, which may have been renamed since the epoch was planned."""

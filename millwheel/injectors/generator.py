@@ -77,6 +77,9 @@ class Generator(Injector):
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         return min(end, (start or 0) + records)
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        return None
+
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         self._committed.update(offsets)
 

@@ -133,6 +133,9 @@ class Http(Injector):
             )
         self._log.release(position)
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        return "its log is removed as it is committed"
+
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         target = (start or 0) + records * self._length
         return end if target >= end else min(end, self._line_end(target))

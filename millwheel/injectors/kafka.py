@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from millwheel.errors import InputError
 from millwheel.injectors.lines import UNITS, Unit
@@ -48,6 +48,10 @@ class Kafka(Injector):
     and messages that were deleted before they were read, are errors that say so.
 
     `millwheel.start` follows the topic; `millwheel.run` reads to where it ends when the run begins.
+
+    ``start`` says where a store that has read nothing of the topic yet begins: at its oldest message, or with
+    ``latest`` behind its newest one. From then on the store knows, and ``start`` says nothing any more;
+    partitions that the topic gets later are read from their oldest message on.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Kafka(Injector):
         timestamp: str | None = None,
         unit: Unit = "us",
         id: str | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
         group: str | None = "millwheel",
         slack: int = _SLACK,
         idle_after: int | None = MINUTE,
@@ -72,7 +77,10 @@ class Kafka(Injector):
             raise InputError(f"Kafka: unit is one of {', '.join(UNITS)}, not {unit!r}")
         if value not in ("json", "text", "bytes") and not callable(value):
             raise InputError(f"Kafka: value is json, text, bytes or a function of a Message, not {value!r}")
+        if start not in ("earliest", "latest"):
+            raise InputError(f"Kafka: start is earliest or latest, not {start!r}")
         self._servers = servers
+        self._start = start
         self._topics = [topic] if isinstance(topic, str) else list(topic)
         self._convert = Converter(value, timestamp, unit, id)
         self._group = group
@@ -92,6 +100,7 @@ class Kafka(Injector):
         self._looked = 0.0
         self._away_since: float | None = None
         self._lows: dict[str, int] = {}
+        self._firsts: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._read: dict[str, int] = {}
 
@@ -101,7 +110,7 @@ class Kafka(Injector):
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs: no client, and nothing that only the driver knows."""
         state = dict(self.__dict__)
-        for name in ("_client", "_consumer", "_lows", "_ends", "_read", "_partitions"):
+        for name in ("_client", "_consumer", "_lows", "_firsts", "_ends", "_read", "_partitions"):
             state.pop(name)
         return state
 
@@ -165,7 +174,13 @@ class Kafka(Injector):
         return self._shown()
 
     def _shown(self) -> dict[str, Offset]:
-        """Of a partition with nothing in it, only that it is there."""
+        """Of a partition with nothing in it, only that it is there.
+
+        With ``start="latest"`` a partition is first read from None to where it begins, which gives no
+        messages and journals the place: it must not be another one after a restart.
+        """
+        if self._start == "latest":
+            return {name: max(end, self._firsts[name]) for name, end in self._ends.items()}
         return {name: end if end > self._lows[name] else None for name, end in self._ends.items()}
 
     def _ask(self) -> None:
@@ -179,7 +194,11 @@ class Kafka(Injector):
             return {_name(p.topic, p.partition): answer.result().offset for p, answer in answers.items()}
 
         if fresh:
-            self._lows.update(ask(fresh, kafka.admin.OffsetSpec.earliest()))
+            lows = ask(fresh, kafka.admin.OffsetSpec.earliest())
+            is_new = not self._lows and not self._read
+            at_end = self._start == "latest" and is_new
+            self._firsts.update(ask(fresh, kafka.admin.OffsetSpec.latest()) if at_end else lows)
+            self._lows.update(lows)
         ends = ask(self._partitions, kafka.admin.OffsetSpec.latest())
         for name, end in ends.items():
             known = max(self._read.get(name, 0), self._ends.get(name, 0))
@@ -227,20 +246,41 @@ class Kafka(Injector):
         except kafka.KafkaException as error:
             logger.warning("offsets could not be committed to Kafka: %s", self._error(error))
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        kafka = import_kafka()
+        wanted = {kafka.TopicPartition(*_parse(name)): kafka.admin.OffsetSpec.earliest() for name in offsets}
+        try:
+            answers = self._client.list_offsets(wanted, request_timeout=_REQUEST)
+            first = {place: answer.result().offset for place, answer in answers.items()}
+        except kafka.KafkaException as error:
+            return str(self._error(error))
+        trimmed = [place for place, offset in first.items() if offset > 0]
+        if not trimmed:
+            return None
+        place = trimmed[0]
+        return (
+            f"the brokers have deleted the first {first[place]:,} messages of "
+            f"{place.topic}/{place.partition} (retention.ms, retention.bytes)"
+        )
+
     @property
     def lag(self) -> dict[str, int]:
         """By partition: messages that are there and not read yet; in the driver."""
         return {name: self.size(name, self._read.get(name), end) for name, end in self._ends.items()}
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
-        first = self._lows.get(partition, 0) if start is None else start
+        if start is None and self._start == "latest":
+            return self._firsts[partition]
+        first = self._firsts.get(partition, 0) if start is None else start
         return min(end, max(first, 0) + records)
 
     def size(self, partition: str, start: Offset, end: Offset) -> int:
-        first: int = self._lows.get(partition, 0) if start is None else start
+        first: int = self._firsts.get(partition, 0) if start is None else start
         return max((end or 0) - first, 0)
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        if start is None and self._start == "latest":
+            return
         place = (self._servers, self._group, repr(sorted(self._settings.items())), partition)
         cursor = _cursors.get(place)
         if cursor is None:

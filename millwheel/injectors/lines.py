@@ -107,6 +107,18 @@ class Reader:
                 raise
             yield RecordBatch([], [], bad=[BadInput(str(error), path)])
 
+    def first(self, path: str, end: int) -> int | None:
+        """The timestamp of the first record; None where the first line does not tell."""
+        try:
+            header = self._header(path, end) if self._form == "csv" else []
+            with open_piece(path, 0, end) as file:
+                if self._form == "csv":
+                    file.readline()
+                batch = self._batch(file.readline(), header, None)
+        except InputError:
+            return None
+        return batch.timestamps[0] if batch.timestamps else None
+
     def _batches(
         self, path: str, start: int, end: int, fields: Collection[str] | None
     ) -> Iterator[RecordBatch]:

@@ -265,6 +265,9 @@ class SparkStream(_Spooled):
             raise self._error(self._query.exception() or "no error: who stopped it?")
         return super().poll()
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        return "its batches are removed as they are committed, and Structured Streaming does not go back"
+
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         """Empties the batches that all partitions have been read past."""
         self._read.update(offsets)

@@ -20,10 +20,12 @@ from millwheel.errors import EngineError, FencedError
 from millwheel.master.intervals import even_intervals
 from millwheel.master.journal import Journal, Partition
 from millwheel.master.planning import due_everywhere
+from millwheel.master.roster import enrol
 from millwheel.master.sizing import Sizer
 from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals
 from millwheel.model.graph import Graph
+from millwheel.model.injector import Injector
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
@@ -100,7 +102,6 @@ class Driver:
         self.store = store
         self.slots = slots
         self.sizer = Sizer(target)
-        self.authority = WatermarkAuthority(graph)
         self._clock = clock
         self._due_limit = due_limit
         self._max_skew = max_skew
@@ -113,45 +114,54 @@ class Driver:
         """Of the last epoch: see `Executor.job`."""
         if not locked:
             store.lock(owner, takeover=takeover)
-        for source in graph.sources:
-            source.injector.open(follow=follow)
-        for sink in self._sinks():
-            sink.open()
+        self._opened: list[Injector | Sink] = []
+        self.base = graph
+        """The pipeline as it was given; `graph` has the sources of those that catch up, too."""
         self.journal = Journal(store)
         self.sequencer = self.journal.acquire(graph, owner)
-        self.numbers = self.journal.numbers(graph.nodes)
-        found = self.journal.recover(graph)
-        self.epoch = found.epoch
-        self._now = found.now
-        self.authority.restore(found.watermarks)
-        self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
-        self.totals = Totals(found.totals)
-        self.baseline = self.totals.copy()
-        self.intervals = self._layout()
-        self._laid_out = not found.epoch or found.layout == self._layout_value()
         try:
-            self._begin()
+            self._open(follow)
+            found = self.journal.recover()
+            roster = enrol(self.journal, graph, found)
+            graph = self.graph = roster.graph
+            self.numbers = roster.numbers
+            self.epoch = found.epoch
+            self._now = found.now
+            self.authority = WatermarkAuthority(graph)
+            self.authority.restore(roster.watermarks)
+            self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
+            self.authority.admit(self.sources.watermarks, roster.watermarks)
+            self.totals = Totals(found.totals)
+            self.baseline = self.totals.copy()
+            self.intervals = self._layout()
+            known = found.watermarks.keys() >= graph.nodes.keys()
+            self._laid_out = not found.epoch or (known and found.layout == self._layout_value())
+            self.sources.tell_again()
+            for sink in self._sinks():
+                sink.begin(self.journal.id, self.epoch)
+            fence(store, self.intervals, self.sequencer)
         except BaseException:
             self.let_go()
             raise
-        fence(store, self.intervals, self.sequencer)
+        self._caught_up_first = graph.behind(graph.replays)
         self._recovering = found.plan
         self._drained = False
 
-    def _begin(self) -> None:
-        """Tells injectors and sinks where the store stands."""
-        for source in self.graph.sources:
-            source.injector.begin(self.journal.id, source.name)
-        self.sources.tell_again()
+    def _open(self, follow: bool) -> None:
+        """Opens injectors and sinks, and tells the injectors whose they are."""
+        for source in self.base.sources:
+            self._opened.append(source.injector)
+            source.injector.open(follow=follow)
         for sink in self._sinks():
-            sink.begin(self.journal.id, self.epoch)
+            self._opened.append(sink)
+            sink.open()
+        for source in self.base.sources:
+            source.injector.begin(self.journal.id, source.name)
 
     def let_go(self) -> None:
-        """Lets go of the injectors and the sinks."""
-        for source in self.graph.sources:
-            source.injector.close()
-        for sink in self._sinks():
-            sink.close()
+        """Lets go of the injectors and the sinks that were opened."""
+        while self._opened:
+            self._opened.pop().close()
 
     def _sinks(self) -> list[Sink]:
         return [sink for sinks in self.graph.sinks.values() for sink in sinks]
@@ -168,11 +178,14 @@ class Driver:
         self._now = max(self._now, self._clock())
         return self._now
 
-    def next_plan(self, *, drain: bool = False, force: bool = False, over_skew: bool = False) -> Plan | None:
+    def next_plan(
+        self, *, drain: bool = False, force: bool = False, over_skew: bool = False, read: bool = True
+    ) -> Plan | None:
         """The next epoch, or None where there is nothing to do, unless it is forced.
 
         An epoch that drains does not heed holds any more (semantics 9); one over the skew reads on where
-        the limit has brought everything to a stand.
+        the limit has brought everything to a stand. Without ``read`` only what is in flight is finished,
+        with the watermarks as they are.
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
@@ -180,11 +193,12 @@ class Driver:
             self._recovering = None
             return plan
         now = self.now()
-        self.sources.poll(now)
+        if read or not self.sources.polled:
+            self.sources.poll(now)
         wait = self.authority.more_due  # due timers come before new records
         left = self.authority.left
         ranges: list[Range] = []
-        if not wait and left <= self.sizer.bound:
+        if read and not wait and left <= self.sizer.bound:
             ceiling = MAX_TIME if over_skew else self._ceiling()
             ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
         marks = self.sources.marks(ranges, now)
@@ -192,7 +206,8 @@ class Driver:
         if not ranges:
             reached = {name: mark.watermark() for name, mark in marks.items()}
             due = self.authority.makes_due(reached)
-            idle = not (due or wait or left or drain or force or self.authority.next_wall <= now)
+            wall = read and self.authority.next_wall <= now
+            idle = not (due or wait or left or drain or force or wall)
             if idle and self._laid_out:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
@@ -243,7 +258,8 @@ class Driver:
 
     def _ceiling(self) -> int:
         """The newest timestamp that may be read: so far ahead of the slowest computation (8.4)."""
-        slowest = min(self.authority.lows.values(), default=MAX_TIME)
+        lows = self.authority.lows
+        slowest = min((lows[name] for name in lows if name not in self._caught_up_first), default=MAX_TIME)
         if self._max_skew is None or slowest in (MIN_TIME, MAX_TIME):
             return MAX_TIME
         return min(slowest + self._max_skew, MAX_TIME)
@@ -377,6 +393,11 @@ class Driver:
         if self.authority.more_due or self.authority.left:
             return False
         return not self.authority.makes_due(self.sources.watermarks)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether a computation that read by itself stands where the others stand: a new driver joins it."""
+        return self.sources.level
 
     @property
     def exhausted(self) -> bool:

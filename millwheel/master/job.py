@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
-from millwheel.errors import MillWheelError, PipelineError
+from millwheel.errors import FencedError, MillWheelError, PipelineError
 from millwheel.master.change import Change, change
 from millwheel.master.driver import Driver, Executor
 from millwheel.master.explain import Explanation, explain
 from millwheel.master.progress import Progress
+from millwheel.master.requests import Request, Requests, reason
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
@@ -29,11 +32,18 @@ Rebuild = Callable[[Graph], tuple[Driver, Executor]]
 """Makes a driver and an executor for another graph on the same store."""
 
 
+Removed = Literal["drain", "drop"]
+"""What becomes of a computation that is taken out: it finishes what is in flight for it, or stops at once."""
+
+
 class _Apply:
     """Somebody waits for the pipeline to become another one."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, removed: Removed) -> None:
+        if removed not in ("drain", "drop"):
+            raise PipelineError(f'removed is "drain" or "drop", not {removed!r}')
         self.pipeline = pipeline
+        self.removed = removed
         self.change: Change | None = None
         self.error: BaseException | None = None
         self.done = threading.Event()
@@ -61,12 +71,15 @@ class Job:
     ) -> None:
         self._driver = driver
         self._rebuild = rebuild
-        self._requests: queue.SimpleQueue[_Apply] = queue.SimpleQueue()
+        self._applies: queue.SimpleQueue[_Apply] = queue.SimpleQueue()
+        self._requests = Requests(driver.store, driver.sequencer)
+        self._stoppers: list[Request] = []
         self._executor = executor
         self._until_exhausted = until_exhausted
         self._on_close = on_close
         self._progress = progress
         self._stop = threading.Event()
+        self._drain = threading.Event()
         self._error: BaseException | None = None
         self._report = driver.report()
         self._lock = threading.Lock()
@@ -90,17 +103,19 @@ class Job:
         """Why a computation's low watermark stands where it stands."""
         return explain(self._driver.store, computation)
 
-    def apply(self, pipeline: Pipeline) -> Change:
+    def apply(self, pipeline: Pipeline, *, removed: Removed = "drain") -> Change:
         """Lets the running pipeline become the given one, between two epochs.
 
         State, timers and watermarks of what is in both stay as they are. A computation that is new starts
-        at the current watermarks, one that is gone leaves its state in the store. A change that kept
-        state could not survive is a `PipelineError`, and the pipeline goes on as it was.
+        at the current watermarks, or with ``replay="earliest"`` at the beginning of its injectors. One that
+        is gone leaves its state in the store; before that it finishes what is in flight for it, unless it is
+        to be dropped. A change that kept state could not survive is a `PipelineError`, and the pipeline goes
+        on as it was.
         """
         if self._rebuild is None:
             raise PipelineError("this job cannot be changed while it runs")
-        request = _Apply(pipeline)
-        self._requests.put(request)
+        request = _Apply(pipeline, removed)
+        self._applies.put(request)
         while not request.done.wait(_LONGEST_WAIT):
             if not self._thread.is_alive() and not request.done.is_set():
                 self._raise()
@@ -117,9 +132,13 @@ class Job:
             return None
         return self.status()
 
-    def stop(self) -> Report:
-        """Ends the job after the epoch that it is in."""
-        self._stop.set()
+    def stop(self, *, drain: bool = False) -> Report:
+        """Ends the job after the epoch that it is in.
+
+        With ``drain`` nothing more is read, and what is in flight is finished first: records that were left
+        to the next epoch, and every timer that the watermarks allow.
+        """
+        (self._drain if drain else self._stop).set()
         self._thread.join()
         return self.status()
 
@@ -146,6 +165,7 @@ class Job:
                 logger.exception("the pipeline %s failed", self._driver.graph.name)
             self._error = error
         finally:
+            self._answer_last()
             if self._progress is not None:
                 self._progress.close()
             try:
@@ -155,42 +175,104 @@ class Job:
             self._executor.close()
             self._on_close()
 
+    def _answer_last(self) -> None:
+        """Tells those who wait in other processes how it ended."""
+        try:
+            for request in self._stoppers:
+                if self._error is None:
+                    self._requests.answer(request, {"epoch": self._driver.epoch})
+            why = "the pipeline has ended" if self._error is None else reason(self._error)
+            self._requests.refuse_all(why)
+        except MillWheelError:  # the disk is full, say: whoever waits sees that the driver is gone
+            logger.debug("requests could not be answered", exc_info=True)
+
+    def _heed(self, request: Request) -> None:
+        """Does what another process asks for."""
+        if request.what == "stop":
+            self._stoppers.append(request)
+            (self._drain if request.given.get("drain") else self._stop).set()
+            return
+        if request.what != "apply" or self._rebuild is None:
+            self._requests.refuse(request, f"this pipeline does not know how to {request.what}")
+            return
+        if request.given["python"] != list(sys.version_info[:2]):
+            here = ".".join(map(str, sys.version_info[:2]))
+            self._requests.refuse(request, f"the pipeline runs under Python {here}: apply with the same")
+            return
+        try:
+            made: Any = pickle.loads(request.given["factory"])()
+            if not isinstance(made, Pipeline):
+                raise PipelineError(f"the function gave {made!r}, not a millwheel.Pipeline")
+            asked = _Apply(made, request.given["removed"])
+        except Exception as error:
+            self._requests.refuse(request, f"the new pipeline could not be made here ({reason(error)})")
+            return
+        self._apply(asked)
+        if asked.error is not None:
+            self._requests.refuse(request, reason(asked.error))
+        else:
+            assert asked.change is not None
+            self._requests.answer(request, asked.change.to_value())
+
     def _apply(self, request: _Apply) -> None:
         """Changes the pipeline, or leaves it as it was."""
         old = self._driver
         try:
             graph = build(request.pipeline)
-            found = change(old.graph, graph, old.store, old.numbers)
+            found = change(graph, old.store)
+            found.check()
         except MillWheelError as error:
             request.finish(error)
             return
-        old.let_go()  # a port of the old one may be wanted by the new one
+        try:
+            if found.removed and request.removed == "drain":
+                self._finish()
+        except BaseException as error:  # an epoch failed, and with it the job
+            request.finish(error)
+            raise
         try:
             self._become(graph)
             request.change = found
             request.finish()
-        except MillWheelError as error:
+        except FencedError as error:  # another driver has the pipeline: it is not taken back
+            request.finish(error)
+            raise
+        except Exception as error:
             try:
-                self._become(old.graph)
+                self._become(old.base)
             finally:
                 request.finish(error)
+
+    def _finish(self) -> None:
+        """Runs the epochs that finish what is in flight, with nothing new."""
+        while (plan := self._driver.next_plan(read=False)) is not None:
+            self._driver.run(plan, self._executor)
 
     def _become(self, graph: Graph) -> None:
         assert self._rebuild is not None
         before, used = self._driver, self._executor
+        before.let_go()  # a port of the old one may be wanted by the new one
         driver, executor = self._rebuild(graph)
         driver.baseline = before.baseline
         driver.observer = before.observer
         if driver.observer is not None:
             driver.observer.follow(driver)
         self._driver, self._executor = driver, executor
+        self._requests.follow(driver.sequencer)
         used.close()
 
     def _loop(self) -> None:
         wait = _SHORTEST_WAIT
         while not self._stop.is_set():
-            while not self._requests.empty():
-                self._apply(self._requests.get())
+            while not self._applies.empty():
+                self._apply(self._applies.get())
+            for request in self._requests.take():
+                self._heed(request)
+            if self._drain.is_set():
+                self._finish()
+                break
+            if self._driver.caught_up:
+                self._become(self._driver.base)
             driver = self._driver
             plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
             if plan is None and self._until_exhausted and driver.ended:

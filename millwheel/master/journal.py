@@ -2,14 +2,16 @@
 
     format      the layout of the store, a number
     pipeline    the name of the pipeline that the store belongs to
-    numbers     the number of each computation
+    numbers ... who is in the pipeline: see `millwheel.master.roster`
     shape       who reads and writes which stream, for those who look at the store
+    design      what the pipeline is, as far as a change of it can be judged: see `millwheel.master.design`
     topology    the levels and edges of the graph that the plan was made for
     id          a name that no other store has
     driver      the generation of drivers, and who the present one is
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
     o...        one entry for each injector and partition: offset, watermark, newest timestamp
+    request, answer   what other processes ask: see `millwheel.master.requests`
     watch, h... what an observer notes for those who look: see `millwheel.watch.history`
 
 Each write says which generation it comes from; a driver that was taken over is refused (6.2).
@@ -19,15 +21,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import FencedError, PipelineError, StoreError
+from millwheel.master.design import design_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
 from millwheel.model.time import MIN_TIME
-from millwheel.store.base import Get, Snapshot, Store
+from millwheel.store.base import Get, Guard, Snapshot, Store
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
 
@@ -58,6 +62,10 @@ class Recovered:
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
     """An epoch that was started and not committed: it is run again, as it was planned."""
+
+
+class _Moved(Exception):
+    """What was read is not there any more."""
 
 
 class Journal:
@@ -101,7 +109,7 @@ class Journal:
             (b"pipeline", pack(graph.name)),
             (b"driver", entry),
             (b"id", pack(self.id)),
-            (b"shape", _shape(graph)),
+            (b"design", pack(design_of(graph))),
         ]
         self._shard.write(puts, (), guard)
         return generation
@@ -112,22 +120,29 @@ class Journal:
             found = snapshot.get(b"driver")
         return str(unpack(found)[1]) if found is not None else "nobody"
 
-    def numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """The number of each computation, new ones for new names; a number is never given twice."""
-        with self._shard.snapshot() as snapshot:
-            found = snapshot.get(b"numbers")
-        numbers: dict[str, int] = unpack(found) if found is not None else {}
-        new = [name for name in names if name not in numbers]
-        for name in new:
-            numbers[name] = len(numbers)
-        if new:
-            self._write([(b"numbers", pack(numbers))])
-        return numbers
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """A reading of the journal."""
+        return self._shard.snapshot()
 
-    def recover(self, graph: Graph) -> Recovered:
+    def swap(
+        self, key: bytes, old: bytes | None, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()
+    ) -> bool:
+        """Writes if a key still has the value that was read; False: somebody else was faster."""
+
+        def guard(get: Get) -> None:
+            if get(key) != old:
+                raise _Moved
+
+        try:
+            self._write(puts, deletes, guard)
+        except _Moved:
+            return False
+        return True
+
+    def recover(self) -> Recovered:
         """What the last driver left."""
         with self._shard.snapshot() as snapshot:
-            commit, plan, topology = (snapshot.get(key) for key in (b"commit", b"plan", b"topology"))
+            commit, plan = (snapshot.get(key) for key in (b"commit", b"plan"))
             entries = list(snapshot.scan(b"o", after(b"o")))
         found = Recovered()
         if commit is not None:
@@ -138,14 +153,21 @@ class Journal:
         if plan is not None:
             pending = Plan.from_bytes(plan)
             if pending.epoch == found.epoch + 1:
-                if topology != _signature(graph):
-                    raise PipelineError(
-                        f"pipeline {graph.name!r}: epoch {pending.epoch} was started with another graph of "
-                        "computations and is not finished; run the former pipeline once more on this store, "
-                        "then change it"
-                    )
                 found.plan = pending
         return found
+
+    def check_plan(self, found: Recovered, graph: Graph) -> None:
+        """An epoch that was started is finished with the graph that it was started with."""
+        if found.plan is None:
+            return
+        with self._shard.snapshot() as snapshot:
+            topology = snapshot.get(b"topology")
+        if topology != _signature(graph):
+            raise PipelineError(
+                f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
+                "computations and is not finished; run the former pipeline once more on this store, "
+                "then change it"
+            )
 
     def plan(self, plan: Plan, graph: Graph) -> None:
         """Journals a plan, before any work is done for it."""
@@ -178,7 +200,9 @@ class Journal:
         """Journals what an observer notes, on its own."""
         self._write(notes)
 
-    def _write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+    def _write(
+        self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = (), more: Guard | None = None
+    ) -> None:
         def guard(get: Get) -> None:
             found = get(b"driver")
             if found != self._entry:
@@ -187,6 +211,8 @@ class Journal:
                     f"this driver ({self._owner}) was taken over by {owner}: it stops, and the other one "
                     "goes on; nothing is lost"
                 )
+            if more is not None:
+                more(get)
 
         self._shard.write(puts, deletes, guard)
 
@@ -197,15 +223,20 @@ class Shape:
 
     inputs: dict[str, list[str]]
     producers: dict[str, list[str]]
+    replays: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By computation that catches up: which injector stands for which."""
 
     def senders(self, name: str) -> list[str]:
         """Whose watermarks bound a computation's input."""
-        return [sender for stream in self.inputs[name] for sender in self.producers[stream]]
+        own = self.replays.get(name, {})
+        return [own.get(sender, sender) for stream in self.inputs[name] for sender in self.producers[stream]]
 
 
-def _shape(graph: Graph) -> bytes:
+def shape_of(graph: Graph) -> bytes:
+    """The shape of a graph, for the journal."""
     inputs = {name: list(node.inputs) for name, node in graph.nodes.items()}
-    return pack([inputs, {stream: list(found) for stream, found in graph.producers.items()}])
+    producers = {stream: list(found) for stream, found in graph.producers.items()}
+    return pack([inputs, producers, graph.replays])
 
 
 def read_shape(snapshot: Snapshot) -> Shape | None:

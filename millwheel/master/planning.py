@@ -75,17 +75,19 @@ def choose_ranges(
     pieces of a partition go to tasks in order: receivers keep the order of tasks, hence of its records.
     """
     ready = {source.name: _ready(source, polled[source.name], partitions[source.name]) for source in sources}
-    busy = sum(map(bool, ready.values()))
-    if not busy:
+    # Who catches up gets twice the share of the others, so that it does even where they never rest.
+    shares = {source.name: 2 if source.reader else 1 for source in sources if ready[source.name]}
+    if not shares:
         return []
     chosen: list[tuple[Source, str, Offset, Offset, int]] = []
     total = 0
     for source in sources:
-        left = bound // busy
+        left = bound * shares.get(source.name, 0) // sum(shares.values())
         for name, share in _shares(source, ready[source.name], partitions[source.name], left):
             if left <= 0:
                 break
-            share = skew.share(source.name, name, partitions[source.name], ready[source.name], share)
+            if not source.reader:
+                share = skew.share(source.name, name, partitions[source.name], ready[source.name], share)
             if not share:
                 continue
             start = partitions[source.name][name].offset
@@ -133,7 +135,7 @@ def _shares(
 
     Where the watermark follows timestamps, those that are furthest behind go first: reading ahead in the
     others would only fill the store with windows that the watermark cannot close. One whose time is not
-    known yet is looked into.
+    known yet, and of which the injector does not know it, is looked into.
     """
     injector = source.injector
     if not ready:
@@ -143,20 +145,29 @@ def _shares(
     if injector.slack is None:
         share = max(bound // len(ready), _SMALLEST_SHARE)
         return [(name, share) for name in ready]
-    fresh = [name for name in ready if partitions[name].newest == MIN_TIME]
-    known = [name for name in ready if partitions[name].newest != MIN_TIME]
+    newest = {name: _newest(injector, name, partitions[name]) for name in ready}
+    fresh = [name for name in ready if newest[name] == MIN_TIME]
+    known = [name for name in ready if newest[name] != MIN_TIME]
     if not known:
         # The first one is as good a guess as any; the others are looked into.
         return [*((name, _SMALLEST_SHARE) for name in fresh[1:]), (fresh[0], bound)]
     shares = [(name, _SMALLEST_SHARE) for name in fresh]
-    known.sort(key=lambda name: partitions[name].newest)
-    last = partitions[known[0]].newest + 2 * injector.slack + _ABREAST
-    behind = [name for name in known if partitions[name].newest <= last]
+    known.sort(key=newest.__getitem__)
+    last = newest[known[0]] + 2 * injector.slack + _ABREAST
+    behind = [name for name in known if newest[name] <= last]
     left = max(bound - _SMALLEST_SHARE * len(fresh), _SMALLEST_SHARE)
     shares += [(name, max(left // len(behind), _SMALLEST_SHARE)) for name in behind]
     # Where those come to their ends early, the next ones fill the epoch.
     shares += [(name, bound) for name in known[len(behind) :]]
     return shares
+
+
+def _newest(injector: Injector, name: str, state: Partition) -> int:
+    """Where a partition stands in time: by what was read of it, or by what the injector vouches for."""
+    if state.newest != MIN_TIME:
+        return state.newest
+    mark = injector.low_watermark(name, state.offset)
+    return mark + (injector.slack or 0) if MIN_TIME < mark < MAX_TIME else MIN_TIME
 
 
 def _pieces(

@@ -8,6 +8,7 @@ from typing import Any
 from millwheel.master.journal import Partition
 from millwheel.master.planning import Poll, SkewLimit, caught_up, choose_ranges
 from millwheel.model.graph import injector_name
+from millwheel.model.injector import Offset
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import EXACT, is_of, stragglers, variant
@@ -49,14 +50,15 @@ class Sources:
         """Tells the injectors what was committed: the last driver may have died before it did."""
         for source in self._sources:
             offsets = {name: state.offset for name, state in self._partitions[source.name].items()}
-            if offsets:
+            if offsets and not source.reader:
                 source.injector.commit(offsets)
 
     def poll(self, now: int) -> None:
         """Asks the injectors what they have."""
         self._exhausted = True
         for source in self._sources:
-            poll = self._polled[source.name] = Poll(dict(source.injector.poll()), source.injector.bounded)
+            ends = self._read_by_others(source) if source.reader else dict(source.injector.poll())
+            poll = self._polled[source.name] = Poll(ends, source.injector.bounded)
             partitions = self._partitions[source.name]
             done = poll.bounded and all(name in poll.ends for name in source.injector.expected)
             for name, end in poll.ends.items():
@@ -70,6 +72,33 @@ class Sources:
                     done = False
             self._exhausted = self._exhausted and done
 
+    def _read_by_others(self, source: Source) -> dict[str, Offset]:
+        """Who reads an injector once more never passes the others, so that it can join them."""
+        return {name: state.offset for name, state in self._partitions[source.of].items()}
+
+    @property
+    def polled(self) -> bool:
+        """Whether the injectors were ever asked."""
+        return bool(self._polled)
+
+    def _gaps(self) -> dict[str, int]:
+        """By computation that catches up: about how many records it has not read, and the others have."""
+        gaps: dict[str, int] = {}
+        for source in self._sources:
+            if source.reader:
+                own, ends = self._partitions[source.name], self._read_by_others(source)
+                gaps[source.reader] = gaps.get(source.reader, 0) + sum(
+                    max(source.injector.size(name, own[name].offset if name in own else None, end), 1)
+                    for name, end in ends.items()
+                    if (own[name].offset if name in own else None) != end
+                )
+        return gaps
+
+    @property
+    def level(self) -> bool:
+        """Whether a computation that catches up stands where the others stand."""
+        return 0 in self._gaps().values()
+
     @property
     def exhausted(self) -> bool:
         """Whether the injectors have nothing more to give, ever; known after a poll."""
@@ -78,7 +107,12 @@ class Sources:
     def choose(self, bound: int, tasks: int, unsplit: int, ceiling: int) -> list[Range]:
         """What the next epoch reads; nothing newer than ``ceiling``, as far as that can be known."""
         skew = SkewLimit(ceiling, self._spans)
-        ranges = choose_ranges(self._sources, self._polled, self._partitions, bound, tasks, unsplit, skew)
+        # One after the other catches up. Who has nearly done so does it while the others wait, for about
+        # an epoch: then all stand at the same offsets.
+        reader, gap = next((entry for entry in self._gaps().items() if entry[1]), ("", 0))
+        wanted = {reader} if 0 < gap <= bound else {reader, ""}
+        sources = [source for source in self._sources if source.reader in wanted]
+        ranges = choose_ranges(sources, self._polled, self._partitions, bound, tasks, unsplit, skew)
         self.held_back = skew.held_back
         return ranges
 
@@ -209,5 +243,5 @@ class Sources:
         for source, name, state in changed:
             offsets.setdefault(source, {})[name] = state.offset
         for item in self._sources:
-            if item.name in offsets:
+            if item.name in offsets and not item.reader:
                 item.injector.commit(offsets[item.name])

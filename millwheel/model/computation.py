@@ -44,6 +44,8 @@ class Computation:
     """Drop records whose ID was seen (6.1.1)."""
     strong_productions: bool = True
     """Checkpoint productions before they are delivered (6.1.2)."""
+    version: int = 1
+    """Of the state's form: a higher number than the stored one has `migrate` called."""
 
     key: str
     """The key that the hook runs for."""
@@ -63,6 +65,17 @@ class Computation:
     def initial_state(self) -> Any:
         """The state of a key never seen."""
         return {}
+
+    def migrate(self, old_version: int, state: Any) -> Any:
+        """The state that an earlier version of this computation left, as this one has it.
+
+        Called once for a key, when its state is first used; what it returns is stored with that key's
+        next write. It may change ``state`` and return it.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has version {self.version}, and no migrate() for state of version "
+            f"{old_version}"
+        )
 
     def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
         """Sets the key's timer ``tag``, or moves it."""

@@ -46,6 +46,8 @@ class Graph:
     """By stream: the computations and the injectors (as ``@NAME``) that write it."""
     sinks: dict[str, tuple[Sink, ...]]
     level_of: dict[str, int] = field(default_factory=dict)
+    replays: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By computation that catches up: which injector (``@NAME``) stands for which, for it alone."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -59,8 +61,27 @@ class Graph:
 
     def senders(self, node: str) -> tuple[str, ...]:
         """Whose watermarks bound a computation's input: those that write its inputs."""
+        own = self.replays.get(node, {})
         inputs = self.nodes[node].inputs
-        return tuple({sender: None for stream in inputs for sender in self.producers[stream]})
+        return tuple({own.get(s, s): None for stream in inputs for s in self.producers[stream]})
+
+    def readers(self, source: Source, stream: str) -> tuple[Edge, ...]:
+        """Who gets what a source puts on a stream: who catches up reads a source of its own."""
+        edges = self.consumers[stream]
+        if source.reader:
+            return tuple(edge for edge in edges if edge.consumer == source.reader)
+        if not self.replays:
+            return edges
+        name = injector_name(source.name)
+        return tuple(edge for edge in edges if name not in self.replays.get(edge.consumer, ()))
+
+    def behind(self, names: Iterable[str]) -> set[str]:
+        """These computations, and all that read from them."""
+        found = set(names)
+        for name in self.nodes:  # each stands behind its producers
+            if any(sender in found for sender in self.senders(name)):
+                found.add(name)
+        return found
 
 
 def injector_name(source: str) -> str:

@@ -103,6 +103,15 @@ class Injector:
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         """Told after an epoch has committed; what is before these offsets is not read again."""
 
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        """Why what is before these offsets cannot be read again; None: it can, from ``None`` on.
+
+        Asked on the driver, after `begin`, when a computation is added that wants all of it.
+        """
+        if type(self).commit is not Injector.commit:
+            return "it may give up what is committed; define lost() to say that it does not"
+        return None
+
     def close(self) -> None:
         """Called on the driver when the pipeline ends, whether it failed or not."""
 

@@ -13,6 +13,7 @@ from millwheel.model.keys import KeyExtractor
 from millwheel.model.sink import Sink
 
 Late = Literal["deliver", "drop", "divert"]
+Replay = Literal["earliest"]
 
 ERRORS_SUFFIX = ".errors"
 LATE_SUFFIX = ".late"
@@ -32,6 +33,8 @@ class Node:
     strong_productions: bool
     watermark: float = 1.0
     """Which percentile of the pending timestamps drives its timers; 1.0: all of them."""
+    replay: bool = False
+    """Whether, where it is new, it reads its injectors from their beginning."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -48,6 +51,10 @@ class Source:
     name: str
     stream: str
     injector: Injector
+    reader: str = ""
+    """The computation that this source alone is read for: see `millwheel.model.replay`."""
+    of: str = ""
+    """The source whose injector it reads once more."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -125,8 +132,13 @@ class Pipeline:
         watermark: float = 1.0,
         exactly_once: bool | None = None,
         strong_productions: bool | None = None,
+        replay: Replay | None = None,
     ) -> None:
-        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``."""
+        """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``.
+
+        One that is new to a store begins with what comes then, at the current low watermark; with
+        ``replay="earliest"`` with the first record that its injectors can give again.
+        """
         if not isinstance(computation, Computation):
             hint = " (an instance, not the class)" if isinstance(computation, type) else ""
             raise PipelineError(
@@ -162,6 +174,11 @@ class Pipeline:
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
         if isinstance(watermark, bool) or not isinstance(watermark, int | float) or not 0 < watermark <= 1:
             raise PipelineError(f"{where}: watermark is a share such as 0.99, at most 1.0, not {watermark!r}")
+        if replay not in (None, "earliest"):
+            raise PipelineError(f'{where}: replay is "earliest", or left out, not {replay!r}')
+        version = computation.version
+        if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version < 1 << 16:
+            raise PipelineError(f"{where}: its version is a number from 1 to 65535, not {version!r}")
         for method in ("encode", "decode"):
             if not callable(getattr(computation.codec, method, None)):
                 raise PipelineError(f"{where}: its codec {computation.codec!r} has no {method}()")
@@ -175,6 +192,7 @@ class Pipeline:
             computation.exactly_once if exactly_once is None else bool(exactly_once),
             computation.strong_productions if strong_productions is None else bool(strong_productions),
             float(watermark),
+            replay is not None,
         )
 
     def sink(self, stream: str, sink: Sink) -> None:

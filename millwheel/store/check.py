@@ -35,6 +35,7 @@ _UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
 
 _MOST = 100  # problems that are told; the rest are counted
 _KINDS = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
+_OF_COMPUTATIONS = (b"R", b"T", b"I", b"G", b"B", b"C")
 _NUMBER = slice(1, 3)  # where a key of the store has the computation's number
 
 
@@ -63,9 +64,12 @@ def check(store: Store) -> Findings:
     findings = Findings()
     states: list[tuple[str, list[int]]] = []
     numbers: set[int] = set()
+    with store.journal.snapshot() as snapshot:
+        data = snapshot.get(b"forgotten")
+    forgotten = frozenset(unpack(data)[1]) if data is not None else frozenset()
     for index, shard in enumerate(store.shards):
         with shard.snapshot() as snapshot:
-            look = _ShardCheck(findings, snapshot, index, len(store.shards))
+            look = _ShardCheck(findings, snapshot, index, len(store.shards), forgotten)
             look.run()
         states += look.intervals
         numbers |= look.numbers
@@ -77,7 +81,10 @@ def check(store: Store) -> Findings:
 class _ShardCheck:
     """One shard, in one snapshot."""
 
-    def __init__(self, findings: Findings, snapshot: Snapshot, index: int, shards: int) -> None:
+    def __init__(
+        self, findings: Findings, snapshot: Snapshot, index: int, shards: int, forgotten: frozenset[int]
+    ) -> None:
+        self._forgotten = forgotten
         self._findings = findings
         self._snapshot = snapshot
         self._index = index
@@ -97,7 +104,11 @@ class _ShardCheck:
         self._strangers()
 
     def _scan(self, letter: bytes) -> Any:
-        return self._snapshot.scan(letter, after(letter))
+        """What begins with a letter, but for computations that are being forgotten."""
+        found = self._snapshot.scan(letter, after(letter))
+        if not self._forgotten or letter not in _OF_COMPUTATIONS:
+            return found
+        return (entry for entry in found if int.from_bytes(entry[0][_NUMBER], "big") not in self._forgotten)
 
     def _problem(self, text: str) -> None:
         self._findings.problem(f"shard {self._index}: {text}")

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from millwheel.store.check import check
+from millwheel.store.forget import forget
 from millwheel.store.open import open_existing
 
 
@@ -35,6 +36,18 @@ def add_store_commands(commands: Any) -> None:
     tool.add_argument("store", metavar="STORE", help="a path or a URL")
     tool.add_argument("--json", action="store_true", help="print the sizes as JSON")
     tool.set_defaults(call=_store_compact)
+    tool = tools.add_parser(
+        "forget",
+        help="remove the state of a computation that was taken out",
+        description="Removes the rows, timers and seen IDs of a computation that is not in the pipeline any "
+        "more; the pipeline may run meanwhile. A computation that is added under the name later starts anew. "
+        "If it is interrupted, call it again.",
+        epilog="example: millwheel store forget OldDetector --store state/",
+    )
+    tool.add_argument("computation", metavar="NAME", help="a computation")
+    tool.add_argument("--store", required=True, help="the pipeline's store: a path (LMDB) or a URL")
+    tool.add_argument("--json", action="store_true", help="print what was removed as JSON")
+    tool.set_defaults(call=_store_forget)
 
 
 def _store_check(options: argparse.Namespace) -> int:
@@ -55,6 +68,19 @@ def _store_check(options: argparse.Namespace) -> int:
         if not found.problems:
             print("nothing is wrong")
     return 1 if found.problems else 0
+
+
+def _store_forget(options: argparse.Namespace) -> int:
+    store = open_existing(options.store)
+    try:
+        found = forget(store, options.computation, f"millwheel store forget, process {os.getpid()}")
+    finally:
+        store.close()
+    if options.json:
+        print(json.dumps(found.__dict__))
+    else:
+        print(f"{found.computation} is forgotten: {found.entries:,} entries removed")
+    return 0
 
 
 def _store_compact(options: argparse.Namespace) -> int:

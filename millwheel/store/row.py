@@ -21,19 +21,36 @@ class Row(NamedTuple):
     wall: Times
     holds: Times
     key: str | None
+    version: int = 1
+    """Of the computation that wrote the state."""
 
 
 _PLAIN = b"\x00"
 _FULL = b"\x01"
+_VERSIONED = 2  # then the version, and the row as it is without one
 
 
-def encode_row(state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None) -> bytes:
+def encode_row(
+    state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None, version: int = 1
+) -> bytes:
     """The bytes of a row; most rows of a steady pipeline are a state and one byte."""
+    if version != 1:
+        return with_version(encode_row(state, timers, wall, holds, long_key), version)
     if wall or holds or long_key is not None:
         return _FULL + pack_plain((state, timers, wall, holds, long_key))
     if timers or state is None:
         return _FULL + pack_plain((state, timers))
     return _PLAIN + state
+
+
+def with_version(row: bytes, version: int) -> bytes:
+    """The bytes of a row whose state a computation of some version wrote; version 1 is not told."""
+    return row if version == 1 else bytes((_VERSIONED,)) + version.to_bytes(2, "big") + row
+
+
+def row_version(row: bytes | None) -> int:
+    """Of the computation that wrote a row's state."""
+    return int.from_bytes(row[1:3], "big") if row is not None and row[0] == _VERSIONED else 1
 
 
 def row_parts(data: bytes | None) -> tuple[bytes | None, Times, Times, Times, str | None]:
@@ -42,6 +59,8 @@ def row_parts(data: bytes | None) -> tuple[bytes | None, Times, Times, Times, st
         return None, {}, {}, {}, None
     if data[0] == 0:
         return data[1:], {}, {}, {}, None
+    if data[0] == _VERSIONED:
+        return row_parts(data[3:])
     parts = unpack(data[1:])
     if len(parts) == 2:
         return parts[0], parts[1], {}, {}, None
@@ -51,4 +70,4 @@ def row_parts(data: bytes | None) -> tuple[bytes | None, Times, Times, Times, st
 
 def decode_row(data: bytes) -> Row:
     """The inverse of `encode_row`."""
-    return Row(*row_parts(data))
+    return Row(*row_parts(data), row_version(data))

@@ -142,7 +142,7 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
                 compact_below=choose((0, 10, 4000)) if chaotic else 4000,
             )
             driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, graph, driver)
+            executor = _Executor(world, driver.graph, driver)
             while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")

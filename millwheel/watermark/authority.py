@@ -6,6 +6,7 @@ value is published after the workers had it, and a value never goes back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,6 +166,20 @@ class WatermarkAuthority:
     def counter(self, name: str, index: int) -> int:
         """A counter of a computation, over all intervals."""
         return sum(mark.counters[index] for mark in self._intervals[name].values() if mark.counters)
+
+    def admit(self, sources: dict[str, int], known: Collection[str]) -> None:
+        """Starts computations that are new where their senders stand, each behind its producers."""
+        for name, node in self._graph.nodes.items():
+            if name in known:
+                continue
+            marks = {**sources, **self.lows, **self.percentiles}
+            reached = {
+                p: min((marks[variant(s, p)] for s in self._graph.senders(name)), default=MIN_TIME)
+                for p in (EXACT, *self._graph.percentiles)
+            }
+            self.inputs[name], self.lows[name] = reached[node.watermark], reached[EXACT]
+            for p in self._graph.percentiles:
+                self.percentiles[variant(name, p)] = reached[p]
 
     def to_value(self) -> dict[str, Any]:
         """For the journal."""

@@ -50,6 +50,8 @@ class HookContext:
         self.hand: Record | Timer | None = None
         """What the hook was called with."""
         self.raw: bytes | None = None
+        self.stored_version = 1
+        """Of the row in hand; kept up to date for computations that have a version only."""
         self.deleted = False
         self.timers: Times = {}
         self.wall: Times = {}
@@ -60,6 +62,8 @@ class HookContext:
         plain = self.codec is codecs.msgpack
         self._encode: Callable[[Any], bytes] = packer() if plain else self.codec.encode
         self._decode: Callable[[bytes], Any] = codecs.unpack if plain else self.codec.decode
+        if self.computation.version != 1:
+            self._read, self._decode = self._decode, self._migrated
         self.attributes["_context"] = self
         for name in BOUND:
             if getattr(type(self.computation), name) is getattr(Computation, name):
@@ -86,6 +90,13 @@ class HookContext:
             # and not changed, it encodes to the same bytes, and nothing is written.
             self.load_state()
 
+    def _migrated(self, raw: bytes) -> Any:
+        """A state that may be of an earlier version; stored in the new form when the key is written."""
+        state = self._read(raw)
+        if self.stored_version == self.computation.version:
+            return state
+        return self.computation.migrate(self.stored_version, state)
+
     def load_state(self) -> Any:
         """The state, at its first use."""
         if self.raw is None or self.deleted:
@@ -94,6 +105,12 @@ class HookContext:
             try:
                 state = self._decode(self.raw)
             except Exception as error:
+                if self.stored_version != self.computation.version:
+                    raise CodecError(
+                        f"computation {self.node.name!r}, key {self.key!r}: its state of version "
+                        f"{self.stored_version} cannot become one of version {self.computation.version} "
+                        f"({type(error).__name__}: {error}): mend migrate()"
+                    ) from error
                 raise CodecError(
                     f"computation {self.node.name!r}, key {self.key!r}: the codec {self.codec!r} cannot read "
                     f"the stored state ({type(error).__name__}: {error})"

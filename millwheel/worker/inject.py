@@ -94,7 +94,7 @@ class Injection:
         """Routes records; where one of them cannot be encoded, the others are routed without it."""
         mark = router.mark()
         try:
-            router.send(source.stream, columns, None)
+            router.inject(source, source.stream, columns)
         except MillWheelError:
             raise
         except Exception:
@@ -107,8 +107,8 @@ class Injection:
             batch = RecordBatch(columns.timestamps, columns.values, columns.ids, columns.keys)
             good = self._divert(source, item, batch, bad, router)
             assert good.keys is not None
-            router.send(
-                source.stream, Columns(good.keys, good.timestamps, good.values, good.ids, False), None
+            router.inject(
+                source, source.stream, Columns(good.keys, good.timestamps, good.values, good.ids, False)
             )
 
     def _divert(
@@ -125,16 +125,16 @@ class Injection:
                 f'{shorten(first.value)}; mend the input, or give the injector errors="divert" to have '
                 f"such input on the stream {source.stream + ERRORS_SUFFIX!r}"
             )
-        self.report.input_errors += len(found)
+        self.report.input_errors += 0 if source.reader else len(found)  # counted when they first came
         self.report.records_in += len(batch.bad)
         values = [
             {"error": item_bad.message, "value": _safe(item_bad.value), "partition": item.partition}
             for item_bad in found
         ]
-        router.send(
+        router.inject(
+            source,
             source.stream + ERRORS_SUFFIX,
             Columns([""] * len(values), [self._plan.now] * len(values), values, None, False),
-            None,
         )
         keep = [i for i in range(len(batch.timestamps)) if i not in bad]
         return RecordBatch(

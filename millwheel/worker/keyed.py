@@ -20,7 +20,7 @@ from millwheel.model.time import WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
 from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, row_prefix, row_suffixes
-from millwheel.store.row import Times, encode_row, row_parts
+from millwheel.store.row import Times, encode_row, row_parts, row_version, with_version
 from millwheel.worker.arrivals import Arrivals, SeenIds
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
@@ -71,6 +71,7 @@ class KeyedRun:
         self._record_hook: Any = self._guarded_record if divert else computation.process_record
         self._timer_hook: Any = self._guarded_timer if divert else computation.process_timer
         self._keep_late = context.node.late == "deliver"
+        self._version = computation.version
 
     def run(
         self, snapshot: Snapshot, arrivals: Arrivals, due_limit: int, order: random.Random | None
@@ -130,6 +131,7 @@ class KeyedRun:
         prefix, after, now = self._prefix, self._after, self._now
         puts, deletes = self.puts, self.deletes
         run_records = self._records_runner(arrivals)
+        versioned, version = self._version != 1, 1
         for suffix, row in zip(order, rows, strict=True):
             key = suffixes[suffix]
             mine = _NO_POSITIONS if key is None else positions[key]
@@ -149,6 +151,10 @@ class KeyedRun:
                 others = _others(wall, holds)
             if key is None:
                 key = long_key if long_key is not None else key_text(suffix[8:])
+            if versioned:
+                context.stored_version = version = row_version(row)
+                if version != self._version:
+                    attributes.pop("state", None)  # so that it is migrated inside a hook, if at all
             begin(key, raw, timers, wall, holds)
 
             reached = run_records(key, mine) if mine else 0
@@ -174,6 +180,9 @@ class KeyedRun:
                     counters[BYTES] -= len(row)
                 continue
             encoded = encode_row(state, timers, wall, holds, key if suffix[8:9] == LONG else None)
+            if versioned and state is not None:
+                used = context.deleted or "state" in attributes
+                encoded = with_version(encoded, self._version if used else version)
             if encoded != row:
                 puts.append((prefix + suffix, encoded))
                 counters = tablets.counters(suffix[0] >> 2)

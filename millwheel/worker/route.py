@@ -12,7 +12,7 @@ from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, By, ByKey
-from millwheel.model.pipeline import ERRORS_SUFFIX
+from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
 from millwheel.store.layout import tablets_of
 from millwheel.worker.envelope import Columns, pack_batch, pack_section
@@ -39,14 +39,29 @@ class Router:
         self.failed: dict[str, int] = {}
         self.sinks: dict[str, list[Columns]] = {}
 
-    def send(self, stream: str, columns: Columns, producer: str | None) -> None:
-        """Puts records on a stream: to each consumer, and to the sinks."""
+    def inject(self, source: Source, stream: str, columns: Columns) -> None:
+        """Puts what a source has read on a stream; what is read once more, for who catches up alone."""
+        edges = self._graph.readers(source, stream)
+        if source.reader:
+            self._send(edges, columns, None)
+        else:
+            self.send(stream, columns, None, edges)
+
+    def send(
+        self, stream: str, columns: Columns, producer: str | None, edges: tuple[Edge, ...] | None = None
+    ) -> None:
+        """Puts records on a stream: to each consumer, or to these, and to the sinks."""
         count = len(columns.timestamps)
         if not count:
             return
         self.streams[stream] = self.streams.get(stream, 0) + count
+        self._send(self._graph.consumers[stream] if edges is None else edges, columns, producer)
+        if stream in self._graph.sinks:
+            self.sinks.setdefault(stream, []).append(columns)
+
+    def _send(self, edges: tuple[Edge, ...], columns: Columns, producer: str | None) -> None:
         objects: list[Any] = []
-        for edge in self._graph.consumers[stream]:
+        for edge in edges:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
             if chained:
                 self.local.setdefault(edge.index, []).append(columns)
@@ -56,8 +71,6 @@ class Router:
             else:
                 keys = self._keys(edge, columns, objects)
             self._pack(edge, keys, columns)
-        if stream in self._graph.sinks:
-            self.sinks.setdefault(stream, []).append(columns)
 
     def mark(self) -> tuple[Any, ...]:
         """What there is so far, for `rollback`."""

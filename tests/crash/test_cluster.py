@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,12 @@ import pytest
 
 from tests.crash.victims import Victim, output
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
-from tests.servers.postgres import Cluster
 from tests.servers.processes import Unavailable
 from tests.spark.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-_OPTIONS = {"compact_below": 0, "target": 0.3, "progress": False}
+_OPTIONS = {"compact_below": 0, "target": 0.5, "progress": False}
 _SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -43,14 +41,6 @@ def cluster() -> Iterator[Standalone]:
         pytest.skip(str(reason))
 
 
-def _victim(
-    cluster: Standalone, source: Path, folder: Path, options: dict[str, Any], settings: dict[str, str]
-) -> Victim:
-    """The driver, in a process of its own; executors have a Python without this package."""
-    given = {**_OPTIONS, "master": cluster.master, **options}
-    return Victim(source, folder, given, driver_environment(python_without(folder), settings))
-
-
 def _written(folder: Path) -> int:
     return len(list((folder / "out" / "windows").glob("**/*")))
 
@@ -73,37 +63,32 @@ def _disturb(victim: Victim, cluster: Standalone, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "settings"),
-    [({}, {}), ({"weak": True, "slow": True}, _SPECULATION)],
-    ids=["strong productions", "weak productions and speculation"],
+    ("store", "options", "settings"),
+    [
+        ("lmdb", {}, {}),
+        ("lmdb", {"weak": True, "slow": True}, _SPECULATION),
+        ("postgresql", {"slow": True}, _SPECULATION | _ALLOCATION),
+    ],
+    ids=["LMDB", "LMDB, weak productions, speculation", "PostgreSQL, speculation, dynamic allocation"],
 )
-def test_lost_executors_and_workers_do_not_show_with_lmdb(
+def test_lost_executors_and_workers_do_not_show(
+    store: str,
     options: dict[str, Any],
     settings: dict[str, str],
     cluster: Standalone,
+    request: pytest.FixtureRequest,
     source: Path,
     expected: dict[str, Counter[str]],
     tmp_path: Path,
 ) -> None:
-    victim = _victim(cluster, source, tmp_path, options, settings)
+    """The driver is a process of its own; executors have a Python without this package."""
+    url = request.getfixturevalue("postgres").make_database("on-a-cluster") if store == "postgresql" else ""
+    environment = driver_environment(python_without(tmp_path), settings)
+    given = {**_OPTIONS, "master": cluster.master, **options}
+    victim = Victim(source, tmp_path, given, store=url, env=environment)
     try:
         _disturb(victim, cluster, tmp_path)
     finally:
         if victim.process.poll() is None:
             victim.kill()
     assert output(tmp_path / "out") == expected
-
-
-def test_lost_executors_and_workers_do_not_show_with_postgresql(
-    cluster: Standalone, postgres: Cluster, source: Path, expected: dict[str, Counter[str]], tmp_path: Path
-) -> None:
-    settings = _SPECULATION | _ALLOCATION
-    options = {"store": postgres.make_database("on-a-cluster"), "slow": True}
-    victim = _victim(cluster, source, tmp_path, options, settings)
-    try:
-        _disturb(victim, cluster, tmp_path)
-    finally:
-        if victim.process.poll() is None:
-            victim.kill()
-    assert output(tmp_path / "out") == expected
-    assert json.loads(victim.output[-1])["records_in"] > 0

@@ -28,20 +28,17 @@ def output(folder: Path) -> dict[str, Counter[str]]:
     }
 
 
-class Victim:
-    """The pipeline in a process of its own."""
+class Process:
+    """A driver in a process of its own, which says ``running`` when its epochs begin."""
 
-    def __init__(
-        self, source: Path, folder: Path, options: dict[str, Any], environment: dict[str, str] | None = None
-    ) -> None:
-        store = options.pop("store", str(folder / "store"))
-        arguments = [str(source), store, str(folder / "out"), json.dumps(options)]
+    def __init__(self, arguments: list[str], **options: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(VICTIM), *arguments],
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            **options,
         )
         self.running = threading.Event()
         self.output: list[str] = []
@@ -92,3 +89,13 @@ class Victim:
         _, alive = psutil.wait_procs(family, timeout=20)
         for process in alive:
             process.kill()
+
+
+class Victim(Process):
+    """The pipeline of ``victim.py``."""
+
+    def __init__(
+        self, source: Path, folder: Path, options: dict[str, Any], *, store: str = "", **process: Any
+    ) -> None:
+        places = [str(source), store or str(folder / "store"), str(folder / "out")]
+        super().__init__([str(VICTIM), *places, json.dumps(options)], **process)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import time
 from pathlib import Path
@@ -87,6 +89,40 @@ class TestEvents:
         low = _epoch(taken, bound=400)
         low = max(low, _epoch(taken, bound=400))
         assert 1000 < low < 2000
+
+    def test_a_file_that_is_not_begun_holds_it_at_its_first_line(self, tmp_path: Path) -> None:
+        for number in range(5):
+            time = number * mw.HOUR
+            jsonl(tmp_path / f"{number}.jsonl", [{"t": time + i} for i in range(1000)])
+        taken = _taken(Files(tmp_path / "*", timestamp="t", slack=3))
+        lows = [_epoch(taken, bound=1_100) for _ in range(5)]
+        assert mw.HOUR <= lows[0] < mw.HOUR + 1000  # the first file is read, and others are not begun
+        assert lows == sorted(lows)
+        assert lows[-1] > 2 * mw.HOUR
+
+    def test_packed_logs_are_read_in_order_of_time_and_move_it_one_by_one(self, tmp_path: Path) -> None:
+        for number in range(5):
+            lines = [json.dumps({"t": number * mw.HOUR + i}) for i in range(1000)]
+            data = gzip.compress("\n".join(lines).encode())
+            (tmp_path / f"log.{5 - number}.jsonl.gz").write_bytes(data)  # as logrotate numbers them
+        taken = _taken(Files(tmp_path / "*", timestamp="t", slack=0))
+        lows = [_epoch(taken, bound=1) for _ in range(5)]
+        assert lows == [999, mw.HOUR + 999, 2 * mw.HOUR + 999, 3 * mw.HOUR + 999, mw.MAX_TIME]
+
+    @pytest.mark.parametrize("first", ["oops", '{"u": 1}', '{"t": "soon"}'])
+    def test_a_first_line_that_tells_nothing_holds_it_until_the_file_is_looked_into(
+        self, tmp_path: Path, first: str
+    ) -> None:
+        jsonl(tmp_path / "a.jsonl", [{"t": 100}])
+        (tmp_path / "b.jsonl").write_text(first + '\n{"t": 50}\n')
+        injector = opened(Files(tmp_path / "*", timestamp="t", slack=0, errors="divert"))
+        found = [injector.low_watermark(name, None) for name in injector.poll()]
+        assert found == [100, mw.MIN_TIME]
+
+    def test_of_a_table_with_a_header_the_first_row_tells(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("t,k\n7,x\n9,x\n")
+        injector = opened(Files(tmp_path / "*", timestamp="t", unit="ms", watermark="monotonic"))
+        assert [injector.low_watermark(name, None) for name in injector.poll()] == [7_000]
 
     def test_a_bounded_run_ends_at_the_end_of_time(self, tmp_path: Path) -> None:
         path = jsonl(tmp_path / "a.jsonl", [{"t": 100}])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 import millwheel as mw
 from millwheel.injectors import kafka as module
@@ -321,9 +321,59 @@ def test_a_broker_that_stays_away_is_an_error_that_says_where() -> None:
         run(p, MemoryStore())
 
 
-@pytest.mark.parametrize("options", [{"unit": "h"}, {"value": "xml"}], ids=str)
+def test_a_new_store_may_begin_behind_the_newest_message(kafka: Broker, topic: MakeTopic) -> None:
+    name, store = topic(2), MemoryStore()
+    send(kafka.servers, name, range(10))
+    p, good, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
+    report = run(p, store)
+    assert good.records == []
+    assert report.low_watermarks == {"C": mw.MAX_TIME}
+    for start, numbers in (("earliest", range(10, 15)), ("latest", range(15, 20))):
+        send(kafka.servers, name, numbers, partition=1)
+        p, good, _ = _pipeline(Kafka(kafka.servers, name, start=start))  # type: ignore[arg-type]
+        run(p, store)
+        assert _values(good) == list(numbers)
+
+
+@pytest.mark.parametrize("before", [0, 3], ids=["an empty topic", "a topic with messages"])
+def test_what_comes_while_a_pipeline_is_down_is_read_although_it_had_read_nothing(
+    kafka: Broker, topic: MakeTopic, before: int
+) -> None:
+    name, store = topic(), MemoryStore()
+    send(kafka.servers, name, range(before))
+    p, _, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
+    driver, _ = take(p, store, follow=True)
+    plan = driver.next_plan()
+    assert plan is not None
+    driver.journal.plan(plan, driver.graph)  # and there it ends: the next driver finds the plan
+    driver.close()
+    send(kafka.servers, name, range(before, before + 4))
+    p, good, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
+    driver, executor = take(p, store, follow=True)
+    while (plan := driver.next_plan()) is not None:
+        driver.run(plan, executor)
+    driver.close()
+    assert _values(good) == list(range(before, before + 4))
+
+
+def test_partitions_that_a_topic_gets_later_are_read_from_their_beginning(
+    kafka: Broker, topic: MakeTopic
+) -> None:
+    name, store = topic(), MemoryStore()
+    send(kafka.servers, name, range(3))
+    p, _, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
+    run(p, store)
+    client = AdminClient({"bootstrap.servers": kafka.servers})
+    client.create_partitions([NewPartitions(name, 2)])[name].result(30)
+    send(kafka.servers, name, range(3, 9), partition=1)
+    p, good, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
+    run(p, store)
+    assert _values(good) == list(range(3, 9))
+
+
+@pytest.mark.parametrize("options", [{"unit": "h"}, {"value": "xml"}, {"start": "now"}], ids=str)
 def test_an_option_that_is_wrong_says_what_there_is(options: Any) -> None:
-    with pytest.raises(mw.InputError, match=r"is one of|is json, text"):
+    with pytest.raises(mw.InputError, match=r"is one of|is json, text|is earliest or latest"):
         Kafka("b:1", "t", **options)
 
 

@@ -1,6 +1,6 @@
 """A Kafka broker of one's own, in KRaft mode on loopback: `broker()`, or the fixture `kafka`.
 
-The broker is the one of Maven Central, fetched once into the user's cache folder with ``mvn``.
+The broker is the one of Maven Central.
 """
 
 from __future__ import annotations
@@ -16,18 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers.jars import fetched
 from tests.servers.processes import Unavailable, await_answer, free_port, listens, stop
 
 VERSION = "4.1.0"  # runs on Java 17
-
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>millwheel</groupId><artifactId>kafka-for-tests</artifactId><version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
-  </dependencies>
-</project>
-"""
 
 _CONFIG = """
 process.roles=broker,controller
@@ -121,34 +113,5 @@ def _start(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def _jars() -> Path:
-    """The broker's jars, fetched where they are not there yet."""
-    if shutil.which("java") is None:
-        raise Unavailable("Kafka needs Java, which is not installed")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "millwheel" / f"kafka-{VERSION}"
-    if folder.is_dir():
-        return folder
-    if shutil.which("mvn") is None:
-        raise Unavailable("Kafka's broker is fetched with mvn, which is not installed")
-    with tempfile.TemporaryDirectory(prefix="millwheel-kafka-") as work:
-        (Path(work) / "pom.xml").write_text(_POM)
-        try:
-            done = subprocess.run(
-                ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-                cwd=work,
-                capture_output=True,
-                text=True,
-                timeout=240,
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable("Kafka's broker could not be fetched in time") from None
-        if done.returncode:
-            raise Unavailable(f"Kafka's broker could not be fetched: {done.stdout.strip()[-200:]}")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staged = folder.with_name(f".{folder.name}-{os.getpid()}")
-        shutil.copytree(Path(work) / "jars", staged)
-        try:
-            staged.rename(folder)
-        except OSError:  # another run was faster
-            shutil.rmtree(staged)
-    return folder
+    """The broker's jars."""
+    return fetched(f"kafka-{VERSION}", "org.apache.kafka", "kafka_2.13", VERSION)

@@ -116,9 +116,10 @@ def _plan_not_journaled(patch: pytest.MonkeyPatch) -> None:
 
 
 def _journal_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        Journal, "_write", lambda self, puts, deletes=(): self._shard.write(puts, deletes, lambda get: None)
-    )
+    def write(self: Any, puts: Any, deletes: Any = (), more: Any = None) -> None:
+        self._shard.write(puts, deletes, more)
+
+    patch.setattr(Journal, "_write", write)
 
 
 def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:

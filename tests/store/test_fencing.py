@@ -134,7 +134,7 @@ def test_a_driver_that_was_taken_over_before_its_commit_does_not_commit(
 
     with pytest.raises(FencedError, match="taken over by the second driver"):
         driver.run(plan, Overtaken())  # type: ignore[arg-type]
-    found = Journal(store).recover(driver.graph)
+    found = Journal(store).recover()
     assert found.epoch == plan.epoch - 1
     assert found.plan is not None
     assert found.plan.epoch == plan.epoch

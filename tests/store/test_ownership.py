@@ -13,6 +13,7 @@ import pytest
 import millwheel as mw
 from millwheel.errors import FencedError, StoreError
 from millwheel.master.journal import Journal
+from millwheel.master.roster import enrol
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.store.base import Store
@@ -148,13 +149,18 @@ class TestOneFormat:
 
 
 def test_numbers_of_computations_are_never_given_twice(store: Store) -> None:
-    journal = Journal(store)
-    journal.acquire(build(_pipeline()), "me")
-    assert journal.numbers(["a", "b"]) == {"a": 0, "b": 1}
-    assert journal.numbers(["c"])["c"] == 2
-    again = Journal(store)
-    again.acquire(build(_pipeline()), "me again")
-    assert again.numbers(["d", "a"]) == {"a": 0, "b": 1, "c": 2, "d": 3}
+    def numbers(*names: str) -> dict[str, int]:
+        p = mw.Pipeline("mine")
+        p.inject("in", mw.injectors.Records([]))
+        for name in names:
+            p.add(mw.Computation(), name=name, inputs={"in": mw.by_key})
+        journal = Journal(store)
+        journal.acquire(build(p), "me")
+        return enrol(journal, build(p), journal.recover()).numbers
+
+    assert numbers("a", "b") == {"a": 0, "b": 1}
+    assert numbers("c")["c"] == 2
+    assert numbers("d", "a") == {"a": 0, "b": 1, "c": 2, "d": 3}
 
 
 def test_of_two_drivers_that_start_in_the_same_moment_one_is_refused(store: Store) -> None:

@@ -1,0 +1,1 @@
+"""NEXMark: queries over an online auction, as MillWheel pipelines."""

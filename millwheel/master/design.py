@@ -1,0 +1,118 @@
+"""What a pipeline is, as a plain value: as far as a change of it can be judged without its code.
+
+It stands in the journal, so that a difference can be shown whether the pipeline runs or not. A key
+extractor is there by a fingerprint of its code, the same in every process of one version of Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from typing import Any
+
+import xxhash
+
+from millwheel.model.graph import Graph
+
+_DEEPEST = 6  # functions that call functions: past that, two of one name are taken for the same
+_ADDRESS = " at 0x"
+
+# Of what a function finds in its module: more would soon be everything that there is.
+_LOOKED_INTO = (bool, int, float, str, bytes, tuple, frozenset, types.FunctionType)
+
+
+def design_of(graph: Graph) -> dict[str, Any]:
+    """Computations, injectors and sinks by name."""
+    return {
+        "name": graph.name,
+        "python": list(sys.version_info[:2]),
+        "nodes": {
+            name: {
+                "inputs": {stream: [fingerprint(key), shown(key)] for stream, key in node.inputs.items()},
+                "outputs": list(node.streams),
+                "codec": shown(node.computation.codec),
+                "version": node.computation.version,
+            }
+            for name, node in graph.nodes.items()
+        },
+        "injectors": {
+            source.name: [source.stream, shown(source.injector)]
+            for source in graph.sources
+            if not source.reader
+        },
+        "sinks": {stream: [shown(sink) for sink in sinks] for stream, sinks in graph.sinks.items()},
+    }
+
+
+def shown(value: Any) -> str:
+    """A short name that is the same in every process: no address in memory."""
+    if isinstance(value, types.FunctionType):
+        return value.__qualname__
+    if _ADDRESS in repr(value):
+        return type(value).__qualname__
+    return repr(value)
+
+
+def fingerprint(value: Any) -> str:
+    """Equal for key extractors that do the same, as far as that can be seen.
+
+    >>> fingerprint(lambda record: record.value["a"]) == fingerprint(lambda record: record.value["a"])
+    True
+    >>> fingerprint(lambda record: record.value["a"]) == fingerprint(lambda record: record.value["b"])
+    False
+    """
+    return xxhash.xxh3_64_hexdigest(repr(_plain(value, _DEEPEST)).encode("utf-8", "surrogatepass"))
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """Values that compare by what is in them, and print the same in every process."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if not depth:
+        return _name(value)
+    deeper = functools.partial(_plain, depth=depth - 1)
+    if isinstance(value, list | tuple):
+        return [deeper(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(deeper(item)) for item in value)
+    if isinstance(value, dict):
+        return sorted((repr(deeper(key)), repr(deeper(item))) for key, item in value.items())
+    if isinstance(value, types.CodeType):
+        return [value.co_code, [deeper(item) for item in value.co_consts], value.co_names, value.co_varnames]
+    if isinstance(value, types.FunctionType):
+        return _function(value, depth)
+    if isinstance(value, functools.partial):
+        return [deeper(value.func), deeper(value.args), deeper(value.keywords)]
+    if isinstance(value, types.MethodType):
+        return [deeper(value.__func__), deeper(value.__self__)]
+    if isinstance(value, type | types.BuiltinFunctionType | types.ModuleType):
+        return _name(value)
+    call = type(value).__call__ if callable(value) else None
+    code = deeper(call) if isinstance(call, types.FunctionType) else None
+    slots = getattr(type(value), "__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    held = {**{name: getattr(value, name, None) for name in names}, **getattr(value, "__dict__", {})}
+    text = shown(value)
+    return [type(value).__qualname__, code, deeper(held) if held or _ADDRESS in text else text]
+
+
+def _function(function: types.FunctionType, depth: int) -> Any:
+    code = function.__code__
+    cells = [_cell(cell) for cell in function.__closure__ or ()]
+    used = {name: function.__globals__.get(name) for name in code.co_names}
+    used = {name: value for name, value in used.items() if isinstance(value, _LOOKED_INTO)}
+    parts = (code, function.__defaults__, function.__kwdefaults__, cells, used)
+    return [_plain(part, depth - 1) for part in parts]
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet: a function that refers to itself
+        return None
+
+
+def _name(value: Any) -> str:
+    found = value if hasattr(value, "__qualname__") or hasattr(value, "__name__") else type(value)
+    return str(getattr(found, "__qualname__", None) or found.__name__)

@@ -1,0 +1,161 @@
+"""Who is in a pipeline, as its journal has it: numbers, versions, who catches up, and who is away.
+
+    numbers     the number of each computation, under which its rows stand
+    versions    the newest version of each computation that may have written state
+    replays     by computation that catches up: the injectors that it reads by itself
+    forgotten   the first number that was never given, and the numbers whose rows are being removed
+    away...     one entry for each computation that was removed: the watermarks that it left with
+
+A driver enters its graph in one write, so that a computation that is new is never half known. The write is
+made only if ``numbers`` is still what it was when it was read: `millwheel store forget` changes it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.errors import PipelineError
+from millwheel.master.journal import Journal, Partition, Recovered, shape_of
+from millwheel.model.codec import pack, unpack
+from millwheel.model.graph import Graph
+from millwheel.model.replay import replay_name, replaying, to_replay
+from millwheel.store.base import Snapshot
+from millwheel.store.layout import after
+
+_AWAY = b"away\x00"
+
+
+@dataclass
+class Roster:
+    """A graph as it was entered."""
+
+    graph: Graph
+    """With the sources of those that catch up."""
+    numbers: dict[str, int]
+    watermarks: dict[str, Any]
+    """By computation: what the authority knew of it last; of one that is new, nothing."""
+
+
+@dataclass
+class _Books:
+    """What the journal says."""
+
+    raw: bytes | None
+    numbers: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    replays: dict[str, list[str]] = field(default_factory=dict)
+    next: int = 0
+    away: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def read(snapshot: Snapshot) -> _Books:
+        keys = (b"numbers", b"versions", b"replays", b"forgotten")
+        raw, versions, replays, forgotten = (snapshot.get(key) for key in keys)
+        return _Books(
+            raw,
+            unpack(raw) if raw is not None else {},
+            unpack(versions) if versions is not None else {},
+            unpack(replays) if replays is not None else {},
+            unpack(forgotten)[0] if forgotten is not None else 0,
+            {key[len(_AWAY) :].decode(): unpack(value) for key, value in snapshot.scan(_AWAY, after(_AWAY))},
+        )
+
+
+def enrol(journal: Journal, graph: Graph, found: Recovered) -> Roster:
+    """Enters a graph; a `PipelineError` says why one of its computations cannot be."""
+    while True:
+        with journal.snapshot() as snapshot:
+            books = _Books.read(snapshot)
+        _check_versions(graph, books)
+        running, done = _catching_up(graph, books, found)
+        journal.check_plan(found, replaying(graph, running))
+        numbers = dict(books.numbers)
+        fresh = [name for name in graph.nodes if name not in numbers]
+        first = max([books.next, *(number + 1 for number in numbers.values())])
+        numbers |= {name: first + index for index, name in enumerate(fresh)}
+        if found.epoch:
+            running |= _new_replays(graph, fresh, found)
+        entered = replaying(graph, running)
+        gone = {name: value for name, value in found.watermarks.items() if name not in graph.nodes}
+        replays = {name: names for name, names in books.replays.items() if name not in done} | running
+        versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
+        puts = [(_AWAY + name.encode(), pack(value)) for name, value in gone.items()]
+        puts.append((b"shape", shape_of(entered)))
+        if numbers != books.numbers:
+            puts.append((b"numbers", pack(numbers)))
+        if versions != books.versions:
+            puts.append((b"versions", pack(versions)))
+        if replays != books.replays:
+            puts.append((b"replays", pack(replays)))
+        if journal.swap(b"numbers", books.raw, puts, list(_own_offsets(done, found))):
+            return Roster(entered, numbers, {**books.away, **found.watermarks})
+
+
+def _check_versions(graph: Graph, books: _Books) -> None:
+    for name, node in graph.nodes.items():
+        check_version(name, node.computation.version, books.versions)
+
+
+def check_version(name: str, version: int, stored: dict[str, int]) -> None:
+    """State that a newer version may have written is not read by an older one."""
+    if stored.get(name, 1) > version:
+        raise PipelineError(
+            f"computation {name!r}: the store has state of version {stored[name]}, and the code is version "
+            f"{version}, which does not know it: run the newer code, or forget the state "
+            f"(millwheel store forget {name})"
+        )
+
+
+def _catching_up(
+    graph: Graph, books: _Books, found: Recovered
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Those that still catch up, and those that have: with an epoch to finish, nothing changes."""
+    running: dict[str, list[str]] = {}
+    done: dict[str, list[str]] = {}
+    for name, sources in books.replays.items():
+        if name not in graph.nodes:
+            continue
+        if found.plan is None and all(_level(source, name, found) for source in sources):
+            done[name] = sources
+        else:
+            running[name] = sources
+    return running, done
+
+
+def _level(source: str, reader: str, found: Recovered) -> bool:
+    """Whether who catches up has read what the others have."""
+    own = found.partitions.get(replay_name(source, reader), {})
+    others = found.partitions.get(source, {})
+    return all(own.get(name, Partition()).offset == state.offset for name, state in others.items())
+
+
+def _new_replays(graph: Graph, fresh: list[str], found: Recovered) -> dict[str, list[str]]:
+    offsets = {
+        source: {name: state.offset for name, state in partitions.items() if state.offset is not None}
+        for source, partitions in found.partitions.items()
+    }
+    read = [source for source, known in offsets.items() if known]
+    replays: dict[str, list[str]] = {}
+    for name in fresh:
+        if not graph.nodes[name].replay:
+            continue
+        for source in to_replay(graph, name, fresh, read):
+            injector = next(s.injector for s in graph.sources if s.name == source)
+            why = injector.lost(offsets[source])
+            if why is not None:
+                raise PipelineError(
+                    f'computation {name!r}: replay="earliest" cannot be had of the injector of {source!r}: '
+                    f"{why}. Leave replay out to begin with what comes now"
+                )
+            replays.setdefault(name, []).append(source)
+    return replays
+
+
+def _own_offsets(done: dict[str, list[str]], found: Recovered) -> Iterable[bytes]:
+    for reader, sources in done.items():
+        for source in sources:
+            name = replay_name(source, reader)
+            for partition in found.partitions.get(name, {}):
+                yield b"o" + pack([name, partition])

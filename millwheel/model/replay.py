@@ -1,0 +1,59 @@
+"""Reading an injector once more, for a computation that came later than its records.
+
+While a computation catches up it reads the injector by itself: a second `Source` with the same injector and
+with offsets and a low watermark of its own, whose records go to that computation alone. The first one leaves
+it out meanwhile. When both have come to the same offsets, the second one is taken away again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from millwheel.errors import PipelineError
+from millwheel.model.graph import Graph, injector_name
+
+
+def replay_name(source: str, reader: str) -> str:
+    """The name of the source that reads an injector for one computation."""
+    return f"{source} replayed to {reader}"
+
+
+def replaying(graph: Graph, replays: Mapping[str, Collection[str]]) -> Graph:
+    """The graph in which computations read injectors by themselves: ``replays`` says who reads which."""
+    sources = list(graph.sources)
+    own: dict[str, dict[str, str]] = {}
+    for reader, names in replays.items():
+        for source in graph.sources:
+            if reader in graph.nodes and source.name in names:
+                name = replay_name(source.name, reader)
+                sources.append(replace(source, name=name, reader=reader, of=source.name))
+                own.setdefault(reader, {})[injector_name(source.name)] = injector_name(name)
+    return replace(graph, sources=tuple(sources), replays=own)
+
+
+def to_replay(graph: Graph, reader: str, new: Collection[str], read: Collection[str]) -> list[str]:
+    """The injectors that a new computation must read from their beginning.
+
+    ``new`` are the computations that are new with it, ``read`` the injectors of which something was read.
+    A `PipelineError` says why a stream cannot be had from its beginning.
+    """
+    found: list[str] = []
+    for stream in graph.nodes[reader].inputs:
+        for producer in graph.producers[stream]:
+            if producer.startswith("@"):
+                if producer[1:] in read and producer[1:] not in found:
+                    found.append(producer[1:])
+            elif producer not in new:
+                raise PipelineError(
+                    f'computation {reader!r}: replay="earliest" cannot bring back stream {stream!r}: '
+                    f"{producer!r}, which writes it, is there already, and what it has produced is not kept. "
+                    f"Leave replay out, or add {producer!r} once more, under another name and with replay, "
+                    f"for {reader!r} to read"
+                )
+            elif not graph.nodes[producer].replay and to_replay(graph, producer, new, read):
+                raise PipelineError(
+                    f'computation {reader!r}: replay="earliest" needs it of {producer!r} too, which writes '
+                    f"stream {stream!r} and would begin with what comes now"
+                )
+    return found

@@ -1,0 +1,52 @@
+"""A function on its way to a process that has imported an older form of its module.
+
+What is pickled by name would be found there, and be the old code. So the modules of the user's own travel by
+value: the module of the function with its package, and every module that is no installed package. Installed
+packages, and millwheel, are found by name at the other end.
+"""
+
+from __future__ import annotations
+
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from pyspark import cloudpickle
+
+from millwheel.errors import PipelineError
+from millwheel.spark.tasks import dumps
+
+_register: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
+
+
+def by_value(function: Callable[[], Any]) -> bytes:
+    """The bytes of a function of no arguments; `pickle.loads` gives it back, in whatever process."""
+    for module in _own_modules(function.__module__):
+        _register(module)
+    try:
+        return dumps(function)
+    except Exception as error:
+        raise PipelineError(
+            f"{function.__module__}:{getattr(function, '__qualname__', function)} cannot be sent to the "
+            f"process that runs the pipeline ({type(error).__name__}: {error}): it, or a module that it "
+            "uses, holds what does not pickle; make that inside the function"
+        ) from error
+
+
+def _own_modules(name: str) -> Iterator[ModuleType]:
+    """The user's modules among those that are imported."""
+    package = name.partition(".")[0]
+    paths = sysconfig.get_paths()
+    installed = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages()]
+    for other, module in list(sys.modules.items()):
+        top = other.partition(".")[0]
+        if top in ("millwheel", "__main__", "__mp_main__"):
+            continue
+        file = getattr(module, "__file__", None)
+        own = file is not None and not file.startswith(tuple(installed))
+        if top == package or own:
+            yield module

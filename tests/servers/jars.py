@@ -1,0 +1,66 @@
+"""Jars of Maven Central, fetched once into the user's cache folder with ``mvn``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.servers.processes import Unavailable
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>millwheel</groupId><artifactId>for-tests</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>
+  </dependencies>
+</project>
+"""
+
+_SETTINGS = """<settings><mirrors><mirror>
+  <id>central-alone</id><mirrorOf>*</mirrorOf><url>https://repo.maven.apache.org/maven2</url>
+</mirror></mirrors></settings>
+"""
+"""Projects name mirrors of their own, which need not be reachable where Maven Central is."""
+
+
+def fetched(name: str, group: str, artifact: str, version: str) -> Path:
+    """A folder with an artifact and what it needs; `Unavailable` says why it cannot be had."""
+    if shutil.which("java") is None:
+        raise Unavailable(f"{name} needs Java, which is not installed")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "millwheel" / name
+    if folder.is_dir():
+        return folder
+    if shutil.which("mvn") is None:
+        raise Unavailable(f"{name} is fetched with mvn, which is not installed")
+    with tempfile.TemporaryDirectory(prefix="millwheel-jars-") as work:
+        pom = _POM.format(group=group, artifact=artifact, version=version)
+        (Path(work) / "pom.xml").write_text(pom)
+        (Path(work) / "settings.xml").write_text(_SETTINGS)
+        try:
+            done = subprocess.run(
+                [
+                    *("mvn", "-q", "-B", "-s", "settings.xml", "dependency:copy-dependencies"),
+                    *("-DoutputDirectory=jars", "-DincludeScope=runtime"),
+                ],
+                cwd=work,
+                capture_output=True,
+                text=True,
+                timeout=240,
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"{name} could not be fetched in time") from None
+        if done.returncode:
+            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "")
+            raise Unavailable(f"{name} could not be fetched: {reason[:300]}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staged = folder.with_name(f".{folder.name}-{os.getpid()}")
+        shutil.copytree(Path(work) / "jars", staged)
+        try:
+            staged.rename(folder)
+        except OSError:  # another run was faster
+            shutil.rmtree(staged)
+    return folder
