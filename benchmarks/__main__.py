@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import signal
 import subprocess
 import sys
@@ -11,12 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 _TIME_LIMITS = {  # seconds, of a full run
+    "field": 5_400,
+    "profile": 300,
     "throughput": 1_800,
     "latency": 600,
     "lag": 600,
     "skew": 600,
     "timers": 600,
     "guarantees": 1_200,
+    "sweeps": 3_600,
+    "recovery": 1_800,
+    "growth": 4_500,
     "dedup": 900,
     "cache": 1_200,
     "overhead": 1_200,
@@ -35,12 +41,15 @@ NAMES = tuple(_TIME_LIMITS)
 def main() -> int:
     """Runs what the command line asks for; 0 if it ended, whatever the figures are."""
     arguments = _parser().parse_args()
+    if arguments.list:
+        print(json.dumps(catalogue()))
+        return 0
     # Leaves by the usual way, so that stores and input are removed and Spark is stopped.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if arguments.name is None:
         return _all(quick=arguments.quick)
     benchmark = importlib.import_module(f"benchmarks.{arguments.name}")
-    options = {name: value for name, value in vars(arguments).items() if name != "name"}
+    options = {name: value for name, value in vars(arguments).items() if name not in ("name", "list")}
     entry: Callable[..., Any] = getattr(benchmark, "main", None) or benchmark.run
     if options.pop("parts", False):
         del options["rounds"]
@@ -57,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         "Example: python -m benchmarks throughput --quick",
     )
     parser.add_argument("--quick", action="store_true", help="a small version of everything")
+    parser.add_argument("--list", action="store_true", help="print what there is, as JSON, and end")
     parser.set_defaults(name=None)
     names = parser.add_subparsers(metavar="NAME", help="run one of them")
 
@@ -69,6 +79,19 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(name=name)
         return command
 
+    command = add("field", "windowed counts on millwheel and on its peers, two cores, interleaved")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each system (default: 3)")
+    command.add_argument(
+        "--only", action="append", metavar="SYSTEM", help="this system; may be given more than once"
+    )
+    command = add("profile", "microseconds a record by part of the hot path, in one process")
+    command.add_argument("--keys", type=int, help="how many keys (default: 1,000, then 100,000)")
+    command.add_argument("--records", type=int, help="how many records (default: 1,000,000)")
+    command.add_argument("--flame", action="store_true", help="draw a flame graph too, with py-spy")
+    command = add("page", "docs/performance.md from the results of full runs; measures nothing")
+    command.add_argument(
+        "--check", action="store_true", help="say whether it is up to date, and write nothing"
+    )
     command = add("throughput", "windowed counts by key, against transformWithState")
     command.add_argument("--rounds", type=int, default=3, help="turns of each system (default: 3)")
     command = add(
@@ -80,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     add("timers", "a million timers that wait, and how late wall timers fire")
     command = add("guarantees", "what exactly-once and strong productions cost (8.1)")
     command.add_argument("--rounds", type=int, default=2, help="turns of each case (default: 2)")
+    add("sweeps", "throughput against keys, record size, levels and state size")
+    command = add("recovery", "from kill -9 of the driver to the first new output, against state size")
+    command.add_argument("--rounds", type=int, default=3, help="kills for each size (default: 3)")
+    add("growth", "time a record in long runs and with many keys; the store's size against its state")
     add("dedup", "five million record IDs in one interval")
     add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
@@ -103,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
         help="which epochs have a shuffle (default: every other one)",
     )
     return parser
+
+
+def catalogue() -> dict[str, str]:
+    """What each benchmark measures, by name."""
+    parsers = next(action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    texts = {choice.dest: choice.help or "" for choice in parsers._choices_actions}
+    return {name: texts[name] for name in NAMES}
 
 
 def _all(*, quick: bool) -> int:

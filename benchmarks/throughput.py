@@ -131,7 +131,7 @@ class _Comparison:
         folder = self._fresh()
         started = time.perf_counter()
         mw.run(
-            windows.pipeline(source, folder / "out"),
+            windows.pipeline(source.pattern, folder / "out"),
             store=folder / "store",
             spark=self._spark,
             progress=False,

@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, and the commands for what runs or has run."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, ``bench``, and those for what runs or ran."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from millwheel.asking import add_asking_commands
+from millwheel.bench import add_bench_command
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
 from millwheel.master.status import Report
@@ -113,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     add_commands(commands, load_pipeline)
     add_asking_commands(commands, load_factory)
     add_store_commands(commands)
+    add_bench_command(commands)
     return parser
 
 

@@ -24,10 +24,10 @@ class Windower(mw.Computation):
         self.produce("windows", count, timestamp=timer.timestamp)
 
 
-def pipeline(source: data.Input, out: os.PathLike[str]) -> mw.Pipeline:
+def pipeline(pattern: str, out: os.PathLike[str]) -> mw.Pipeline:
     """The job on millwheel."""
     p = mw.Pipeline("throughput")
-    p.inject("queries", mw.injectors.Files(source.pattern, timestamp="time", slack=data.DISORDER))
+    p.inject("queries", mw.injectors.Files(pattern, timestamp="time", slack=data.DISORDER))
     p.add(Windower(), inputs={"queries": mw.by("query")}, outputs=["windows"])
     p.sink("windows", mw.sinks.JsonLines(out))
     return p
