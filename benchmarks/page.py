@@ -237,6 +237,25 @@ def _profile(result: dict[str, Any]) -> str:
     return markdown(["µs of CPU a record", *cases], rows)
 
 
+def _cache(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            f"{part['megabytes']} MB",
+            f"{part['worker']:.1f} s",
+            f"{part['database']:.1f} s",
+            f"{part['total']:.1f} s",
+            f"{part['hit_rate']:.0%}",
+        ]
+        for part in result["sizes"]
+    ]
+    said = (
+        f"The cache saves {result['saved_of_the_database']:.0%} of the database's CPU (goal: 50%) and "
+        f"{result['saved_of_all']:.0%} of all."
+    )
+    head = ["cache", "CPU of the worker", "of the database", "together", "rows from the cache"]
+    return "\n\n".join([markdown(head, rows), said])
+
+
 def _memory(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
         [part["role"], f"{part['peak_rss'] / 1e6:,.0f} MB", f"{part['peak_private'] / 1e6:,.0f} MB"]
@@ -283,5 +302,6 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "recovery": _recovery,
     "growth": _growth,
     "profile": _profile,
+    "cache": _cache,
     "memory": _memory,
 }
