@@ -190,16 +190,22 @@ def _nexmark(result: dict[str, Any]) -> str:
 
 
 def _cache(result: dict[str, Any]) -> str:
-    head = ["cache", "worker, CPU", "database, CPU", "together", "rows from the cache"]
     rows: list[list[object]] = [
         [
-            f"{one['megabytes']:g} MB",
-            *(f"{one[part]:.1f} s" for part in ("worker", "database", "total")),
-            f"{one['hit_rate']:.0%}",
+            f"{part['megabytes']} MB",
+            f"{part['worker']:.1f} s",
+            f"{part['database']:.1f} s",
+            f"{part['total']:.1f} s",
+            f"{part['hit_rate']:.0%}",
         ]
-        for one in result["sizes"]
+        for part in result["sizes"]
     ]
-    return markdown(head, rows)
+    said = (
+        f"The cache saves {result['saved_of_the_database']:.0%} of the database's CPU (goal: 50%) and "
+        f"{result['saved_of_all']:.0%} of all."
+    )
+    head = ["cache", "CPU of the worker", "of the database", "together", "rows from the cache"]
+    return "\n\n".join([markdown(head, rows), said])
 
 
 def _timers(result: dict[str, Any]) -> str:
