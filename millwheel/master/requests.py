@@ -18,7 +18,7 @@ from typing import Any
 
 from millwheel.errors import MillWheelError, PipelineError, StoreError
 from millwheel.model.codec import pack, unpack
-from millwheel.store.base import Get, Snapshot, Store
+from millwheel.store.base import Get, Snapshot, Store, read
 from millwheel.store.layout import after
 
 _REQUEST, _ANSWER = b"request\x00", b"answer\x00"
@@ -55,11 +55,13 @@ class Requests:
 
     def _clear(self) -> None:
         """Removes what is for drivers that are gone, and answers that nobody fetched."""
-        with self._journal.snapshot() as snapshot:
-            stale = [key for key, value in _scan(snapshot, _REQUEST) if unpack(value)[0] not in self._mine]
-            stale += [key for key, _ in _scan(snapshot, _ANSWER)]
+        stale = read(self._journal, self._stale)
         if stale:
             self._journal.write([], stale)
+
+    def _stale(self, snapshot: Snapshot) -> list[bytes]:
+        others = [key for key, value in _scan(snapshot, _REQUEST) if unpack(value)[0] not in self._mine]
+        return others + [key for key, _ in _scan(snapshot, _ANSWER)]
 
     def take(self) -> list[Request]:
         """What has come since the last look; nothing if that was just now."""

@@ -71,8 +71,7 @@ class _Books:
 def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Roster:
     """Enters a graph; a `PipelineError` says why one of its computations cannot be."""
     while True:
-        with journal.snapshot() as snapshot:
-            books = _Books.read(snapshot)
+        books = journal.read(_Books.read)
         _check_versions(graph, books)
         running, done = _catching_up(graph, books, found)
         if not _finishes(journal, store, replaying(graph, running), found):

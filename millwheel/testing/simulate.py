@@ -16,6 +16,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,9 +29,10 @@ from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
+from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
-from millwheel.store.memory import MemoryShard
+from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.testing.taps import Taps
@@ -69,6 +71,7 @@ class SimulationFailure(AssertionError):
 
 
 Make = Callable[[], Pipeline]
+MakeStore = Callable[[int], Store]
 Check = Callable[[Simulated], None]
 
 
@@ -80,6 +83,7 @@ def simulate(
     check: Check | None = None,
     variants: Sequence[Make] = (),
     first: Make | None = None,
+    store: MakeStore = MemoryStore,
 ) -> Counter[str]:
     """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
 
@@ -87,8 +91,8 @@ def simulate(
     end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
     depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
     ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
-    feel that others come and go. It begins as ``first``, and never becomes that again. Returns how often
-    each fault was.
+    feel that others come and go. It begins as ``first``, and never becomes that again. ``store`` makes an
+    empty store of so many shards for a run; as a rule that is one in memory. Returns how often each fault was.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
@@ -103,13 +107,13 @@ def simulate(
     >>> sum(simulate(make, seeds=range(5)).values()) > 0
     True
     """
-    expected = run_schedule(make, 0, NO_FAULTS)
+    expected = run_schedule(make, 0, NO_FAULTS, store)
     if check is not None:
         check(expected)
     happened: Counter[str] = Counter()
     for seed in seeds:
         try:
-            result = run_schedule(make, seed, faults or Faults(), variants, first)
+            result = run_schedule(make, seed, faults or Faults(), store, variants, first)
             if check is not None:
                 check(result)
             else:
@@ -123,14 +127,24 @@ def simulate(
 
 
 def run_schedule(
-    make: Make, seed: int, faults: Faults, variants: Sequence[Make] = (), first: Make | None = None
+    make: Make,
+    seed: int,
+    faults: Faults,
+    store: MakeStore = MemoryStore,
+    variants: Sequence[Make] = (),
+    first: Make | None = None,
 ) -> Simulated:
     """One run to the end of the input, under the faults that the seed decides."""
-    world = World(seed, faults, _SHARDS)
+    with closing(store(_SHARDS)) as base:
+        return _run_schedule(make, World(seed, faults, base), variants, first or make)
+
+
+def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Make) -> Simulated:
+    faults = world.faults
     taps = Taps(world)
     lows = _Lows()
     epochs = 0
-    wanted = planned = first or make  # what somebody wants it to be, and what it was when it last planned
+    wanted = planned = first  # what somebody wants it to be, and what it was when it last planned
 
     def begin(is_now: Make) -> tuple[Driver, _Executor]:
         chaotic = faults.most > 0
@@ -192,7 +206,7 @@ def run_schedule(
         return True
 
     world.run(drive)
-    wrong = check_store(world.memory).problems
+    wrong = check_store(world.base).problems
     if wrong:
         raise AssertionError(f"the store is not sound: {'; '.join(wrong[:3])}")
     result = _read(world, build(make()), taps)
@@ -213,7 +227,8 @@ def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
 
 def _generation(world: World) -> int:
     """Of the driver that owns the pipeline."""
-    data = world.memory.all_shards[0].get(b"driver")
+    with world.base.journal.snapshot() as snapshot:
+        data = snapshot.get(b"driver")
     return int(unpack(data)[0]) if data is not None else 0
 
 
@@ -389,13 +404,15 @@ def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
     """What is in the store and behind the sinks."""
     rows: dict[str, dict[str, Row]] = {name: {} for name in graph.nodes}
     states: dict[str, dict[str, Any]] = {name: {} for name in graph.nodes}
-    memory = world.memory
-    data = memory.all_shards[0].get(b"numbers")
+    with world.base.journal.snapshot() as journal:
+        data = journal.get(b"numbers")
     numbers: dict[str, int] = unpack(data) if data is not None else {}
     for name, node in graph.nodes.items():
         prefix = row_prefix(numbers[name])
-        for shard in memory.all_shards[1:]:
-            for entry, value in shard.scan(prefix, after(prefix)):
+        for shard in world.base.shards:
+            with shard.snapshot() as snapshot:
+                entries = list(snapshot.scan(prefix, after(prefix)))
+            for entry, value in entries:
                 row = decode_row(value)
                 key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
                 rows[name][key] = row

@@ -121,8 +121,7 @@ class Victim(Process):
     """The pipeline of ``victim.py``."""
 
     def __init__(
-        self, source: Path, folder: Path, options: dict[str, Any], environment: dict[str, str] | None = None
+        self, source: Path, folder: Path, options: dict[str, Any], *, store: str = "", **process: Any
     ) -> None:
-        store = options.pop("store", str(folder / "store"))
-        arguments = [str(source), store, str(folder / "out"), json.dumps(options)]
-        super().__init__([str(VICTIM), *arguments], env=environment)
+        places = [str(source), store or str(folder / "store"), str(folder / "out")]
+        super().__init__([str(VICTIM), *places, json.dumps(options)], **process)

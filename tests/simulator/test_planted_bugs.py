@@ -292,7 +292,7 @@ _FAULTS = {
     "who catches up joins too early": _CHANGES,
     "who catches up is not left out": _CHANGES,
     "an epoch of another graph is forgotten": _CHANGES,
-    "the sequencer is not looked at": _MISHAPS,
+    "the sequencer is not looked at": replace(_MISHAPS, reshape=0.2, most=30),
     "a new driver fences nothing": _MISHAPS,
     "a plan is run again on another map": _RESHAPED,
     "records are sent by an old map": _RESHAPED,
