@@ -92,7 +92,8 @@ def simulate(
     depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
     ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
     feel that others come and go. It begins as ``first``, and never becomes that again. ``store`` makes an
-    empty store of so many shards for a run; as a rule that is one in memory. Returns how often each fault was.
+    empty store of so many shards for a run; as a rule that is one in memory. Returns how often each fault
+    was.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
