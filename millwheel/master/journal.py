@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from millwheel.errors import FencedError, PipelineError, StoreError
-from millwheel.master.design import design_of
+from millwheel.errors import FencedError, StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
@@ -34,6 +33,7 @@ from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
+from millwheel.worker.step import weak_levels
 
 T = TypeVar("T")
 
@@ -111,10 +111,14 @@ class Journal:
             (b"pipeline", pack(graph.name)),
             (b"driver", entry),
             (b"id", pack(self.id)),
-            (b"design", pack(design_of(graph))),
         ]
         self._shard.write(puts, (), guard)
         return generation
+
+    @property
+    def sequencer(self) -> int:
+        """Of this driver, once the journal is acquired."""
+        return self._generation
 
     def owner(self) -> str:
         """Who drives the pipeline now."""
@@ -158,18 +162,14 @@ class Journal:
                 found.plan = pending
         return found
 
-    def check_plan(self, found: Recovered, graph: Graph) -> None:
-        """An epoch that was started is finished with the graph that it was started with."""
-        if found.plan is None:
-            return
+    def planned_for(self, graph: Graph) -> tuple[bool, bool]:
+        """Whether the last plan was made for a graph like this one, and whether all was strong in it."""
         with self._shard.snapshot() as snapshot:
             topology = snapshot.get(b"topology")
-        if topology != _signature(graph):
-            raise PipelineError(
-                f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
-                "computations and is not finished; run the former pipeline once more on this store, "
-                "then change it"
-            )
+        if topology is None:
+            return False, False
+        *shape, weak = unpack(topology)
+        return shape == unpack(_signature(graph))[:-1], not weak
 
     def plan(self, plan: Plan, graph: Graph) -> None:
         """Journals a plan, before any work is done for it."""
@@ -280,5 +280,6 @@ def _signature(graph: Graph) -> bytes:
             [list(level) for level in graph.levels],
             [[edge.stream, edge.consumer, edge.level] for edge in graph.edges],
             [[source.name, source.stream] for source in graph.sources],
+            list(weak_levels(graph)),
         ]
     )

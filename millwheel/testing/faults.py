@@ -51,6 +51,8 @@ class Faults:
     """The clock jumps, forwards or backwards."""
     reshape: float = 0.05
     """Between two epochs, key intervals are moved, split and merged."""
+    change: float = 0.1
+    """Between two epochs the pipeline becomes another one of its variants, where it has some."""
     most: int = 12
 
 

@@ -81,6 +81,7 @@ def simulate(
     seeds: Iterable[int] = range(100),
     faults: Faults | None = None,
     check: Check | None = None,
+    variants: Sequence[Make] = (),
     store: MakeStore = MemoryStore,
 ) -> Counter[str]:
     """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
@@ -88,8 +89,9 @@ def simulate(
     ``make`` builds the pipeline anew, injectors included, as a restarted process does; its injectors must
     end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
     depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
-    ``store`` makes an empty store of so many shards for a run; as a rule that is one in memory.
-    Returns how often each fault was.
+    ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
+    feel that others come and go. ``store`` makes an empty store of so many shards for a run; as a rule that
+    is one in memory. Returns how often each fault was.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
@@ -110,7 +112,7 @@ def simulate(
     happened: Counter[str] = Counter()
     for seed in seeds:
         try:
-            result = run_schedule(make, seed, faults or Faults(), store)
+            result = run_schedule(make, seed, faults or Faults(), store, variants)
             if check is not None:
                 check(result)
             else:
@@ -123,38 +125,54 @@ def simulate(
     return happened
 
 
-def run_schedule(make: Make, seed: int, faults: Faults, store: MakeStore = MemoryStore) -> Simulated:
+def run_schedule(
+    make: Make,
+    seed: int,
+    faults: Faults,
+    store: MakeStore = MemoryStore,
+    variants: Sequence[Make] = (),
+) -> Simulated:
     """One run to the end of the input, under the faults that the seed decides."""
     with closing(store(_SHARDS)) as base:
-        return _run_schedule(make, World(seed, faults, base))
+        return _run_schedule(make, World(seed, faults, base), variants)
 
 
-def _run_schedule(make: Make, world: World) -> Simulated:
+def _run_schedule(make: Make, world: World, variants: Sequence[Make]) -> Simulated:
     faults = world.faults
     taps = _Taps(world)
     lows = _Lows()
     epochs = 0
+    wanted = make
+    """What somebody wants the pipeline to be: in the end, what it was."""
 
-    def drive() -> bool:
-        nonlocal epochs
-        store = world.store()
-        graph = taps.tap(build(make()))
+    def begin() -> tuple[Driver, _Executor]:
         chaotic = faults.most > 0
         choose = world.random.choice
+        driver = Driver(
+            taps.tap(build(wanted())),
+            world.store(),
+            slots=choose((1, 2, 3, 4)) if chaotic else 2,
+            clock=world.clock,
+            owner="a simulated driver",
+            due_limit=choose((1, 3, 1000)) if chaotic else 1000,
+            compact_below=choose((0, 10, 4000)) if chaotic else 4000,
+        )
+        driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
+        return driver, _Executor(world, driver.graph, driver)
+
+    def drive() -> bool:
+        nonlocal epochs, wanted
         driver: Driver | None = None
         try:
-            driver = Driver(
-                graph,
-                store,
-                slots=choose((1, 2, 3, 4)) if chaotic else 2,
-                clock=world.clock,
-                owner="a simulated driver",
-                due_limit=choose((1, 3, 1000)) if chaotic else 1000,
-                compact_below=choose((0, 10, 4000)) if chaotic else 4000,
-            )
-            driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, driver.graph, driver)
-            while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
+            driver, executor = begin()
+            while True:
+                plan = driver.next_plan_to_the_end()
+                if plan is None and driver.ended:
+                    if wanted is make:
+                        return True
+                    wanted = make
+                    driver, executor = begin()
+                    continue
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
                 world.point()
@@ -163,14 +181,24 @@ def _run_schedule(make: Make, world: World) -> Simulated:
                 epochs += 1
                 if world.happens("reshape"):
                     driver.lay_out(_reshaped(world, driver))
+                if variants and world.happens("change"):
+                    wanted = world.random.choice((make, *variants))
+                    driver, executor = begin()
+                elif driver.caught_up:
+                    driver, executor = begin()
         except FencedError:
             if driver is not None and driver.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
             world.happened["driver refused"] += 1
             return False
+        except PipelineError:  # an epoch of another variant is not finished
+            if not variants:
+                raise
+            world.happened["change refused"] += 1
+            wanted = world.random.choice((make, *variants))
+            return False
         except _Mishap:
             return False
-        return True
 
     world.run(drive)
     wrong = check_store(world.base).problems
@@ -475,7 +503,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     seeds = range(options.seeds) if options.seed is None else [options.seed]
     try:
-        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None))
+        variants = getattr(make, "variants", ())
+        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None), variants=variants)
     except (SimulationFailure, PipelineError, MillWheelError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -39,7 +39,9 @@ ROOT = Path(__file__).parents[2]
 KILLS = 3
 BATCH = 6  # records that a source gets at once
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+PATIENCE = 180.0  # seconds for an epoch: on a busy machine Spark takes a minute to start
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 class Feeder:
@@ -236,7 +238,7 @@ def _await_epochs(driver: Process, epochs: int, world: World) -> None:
             return sum(line.startswith("epoch") for line in driver.output) > number
 
         world.turn()
-        eventually(came)
+        eventually(came, PATIENCE)
 
 
 def _await_end(driver: Process, world: World) -> None:
@@ -247,4 +249,4 @@ def _await_end(driver: Process, world: World) -> None:
         given = all(feeder.done for feeder in world.feeders)
         return given and len(world.looks["jsonlines"]()) >= len(world.expected)
 
-    eventually(came, 120)
+    eventually(came, PATIENCE)
