@@ -322,9 +322,9 @@ class Reading:
                     before = self._hits.get(key)
                     changes[key] = (once if before is None else self._use(before)) + value
         if self._header.full and self._header.size > _CROWDED * self._limit:
-            for key in [key for key in changes if key[0] == _ROW and key not in self._hits]:
-                entry = changes[key]
-                if entry is not None and not self._admits(key, entry):
+            new = [(key, row) for key, row in changes.items() if key[0] == _ROW and key not in self._hits]
+            for key, kept in new:
+                if kept is not None and not self._admits(key, kept):
                     del changes[key]
         return changes
 
