@@ -14,9 +14,10 @@ from millwheel.errors import (
 from millwheel.launch import Job, run, start
 from millwheel.master.status import Report
 from millwheel.model import codec as codecs
+from millwheel.model import combiners
 from millwheel.model.codec import register
 from millwheel.model.computation import Computation
-from millwheel.model.injector import Injector
+from millwheel.model.injector import Injector, RecordBatch
 from millwheel.model.keys import SKIP, by, by_key
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
@@ -48,6 +49,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "Record",
+    "RecordBatch",
     "Report",
     "Sink",
     "StoreError",
@@ -57,6 +59,7 @@ __all__ = [
     "by",
     "by_key",
     "codecs",
+    "combiners",
     "injectors",
     "read_store",
     "register",

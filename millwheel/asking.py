@@ -1,4 +1,4 @@
-"""The commands that ask something of a pipeline that runs: ``millwheel apply`` and ``millwheel stop``."""
+"""The commands that ask something of a pipeline that runs: ``millwheel apply``, ``rescale`` and ``stop``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.master.change import Change, change
+from millwheel.master.intervals import check_slots
 from millwheel.master.requests import ask
 from millwheel.model.graph import build
 from millwheel.model.pipeline import Pipeline
@@ -44,6 +45,17 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
     )
     _common(command)
     command.set_defaults(call=lambda options: _apply(options, load_factory))
+
+    command = commands.add_parser(
+        "rescale",
+        help="let a pipeline that runs work in more or fewer slots",
+        description="The pipeline that runs on the store works on its key space in another number of pieces, "
+        "from its next epoch on. A later `millwheel run` has the slots that it is given.",
+        epilog="example: millwheel rescale 8 --store state/",
+    )
+    command.add_argument("slots", type=int, help="how many, from 1 to 64")
+    _common(command)
+    command.set_defaults(call=_rescale)
 
     command = commands.add_parser(
         "stop",
@@ -89,6 +101,17 @@ def _apply(options: argparse.Namespace, load_factory: LoadFactory) -> int:
         store.close()
     done = Change(**{name: tuple(value) for name, value in answer.items()})
     print(json.dumps(answer) if options.json else f"{graph.name} {done}")
+    return 0
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    check_slots(options.slots)
+    store = open_existing(options.store)
+    try:
+        answer = ask(store, "rescale", {"slots": options.slots}, **_waiting(options))
+    finally:
+        store.close()
+    print(json.dumps(answer) if options.json else f"{answer['slots']} slots after epoch {answer['epoch']:,}")
     return 0
 
 

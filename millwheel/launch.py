@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import PipelineError
+from millwheel.master.balancer import Balancer
 from millwheel.master.driver import Driver, Executor
 from millwheel.master.intervals import check_slots, shard_count
 from millwheel.master.job import Job
@@ -43,6 +44,7 @@ _OPTIONS = {
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "cache": "bytes of the store that an executor keeps (default: 64 MB for PostgreSQL, none for LMDB)",
+    "balance": "whether key intervals follow the load: move, split and merge (default: yes)",
     "takeover": "whether to take the store from a driver that still holds it (default: no)",
     "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
     "trace": "whether each epoch becomes an OpenTelemetry span (default: no)",
@@ -105,6 +107,7 @@ def _launch(
     make_ready(context, where)
     slots = options.get("slots") or min(context.defaultParallelism, 64)
     check_slots(slots)
+    cores = context.defaultParallelism
     store, discard = _open(where, slots)
     try:
         cache = _cache_size(options.get("cache"), store)
@@ -127,6 +130,7 @@ def _launch(
             owner=f"process {os.getpid()} on {socket.gethostname()}",
             follow=follow,
             locked=locked,
+            balancer=Balancer(slots, len(store.shards), cores) if options.get("balance", True) else None,
             **given,
         )
 

@@ -17,13 +17,15 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from millwheel.errors import EngineError, FencedError
-from millwheel.master.intervals import even_intervals
+from millwheel.master.balancer import Balancer
+from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Journal, Partition
+from millwheel.master.layout import Change, Layout
 from millwheel.master.planning import due_everywhere
 from millwheel.master.roster import enrol
 from millwheel.master.sizing import Sizer
 from millwheel.master.sources import Sources
-from millwheel.master.status import Report, Totals
+from millwheel.master.status import Report, Totals, hot_keys
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Injector
 from millwheel.model.record import Record
@@ -34,7 +36,7 @@ from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
 from millwheel.worker.envelope import Frame, unpack_batch
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.step import fence, touched, weak_levels
+from millwheel.worker.step import touched, weak_levels
 from millwheel.worker.tablets import HOLDS, WALL_TIMERS
 from millwheel.worker.tasks import load_error
 
@@ -97,10 +99,10 @@ class Driver:
         compact_below: int = 4_000,
         takeover: bool = False,
         locked: bool = False,
+        balancer: Balancer | None = None,
     ) -> None:
         self.graph = graph
         self.store = store
-        self.slots = slots
         self.sizer = Sizer(target)
         self._clock = clock
         self._due_limit = due_limit
@@ -109,6 +111,8 @@ class Driver:
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
+        self._balancer = balancer
+        self._hot: dict[str, tuple[str, float]] = {}
         self.observer: Observer | None = None
         self.job: int | None = None
         """Of the last epoch: see `Executor.job`."""
@@ -118,11 +122,11 @@ class Driver:
         self.base = graph
         """The pipeline as it was given; `graph` has the sources of those that catch up, too."""
         self.journal = Journal(store)
-        self.sequencer = self.journal.acquire(graph, owner)
+        sequencer = self.journal.acquire(graph, owner)
         try:
             self._open(follow)
             found = self.journal.recover()
-            roster = enrol(self.journal, graph, found)
+            roster = enrol(self.journal, store, graph, found)
             graph = self.graph = roster.graph
             self.numbers = roster.numbers
             self.epoch = found.epoch
@@ -133,13 +137,13 @@ class Driver:
             self.authority.admit(self.sources.watermarks, roster.watermarks)
             self.totals = Totals(found.totals)
             self.baseline = self.totals.copy()
-            self.intervals = self._layout()
             known = found.watermarks.keys() >= graph.nodes.keys()
-            self._laid_out = not found.epoch or (known and found.layout == self._layout_value())
+            marks = None if not found.epoch else found.layout if known else []
+            self.layout = Layout(graph, store, self.journal, slots, sequencer, marks)
             self.sources.tell_again()
             for sink in self._sinks():
                 sink.begin(self.journal.id, self.epoch)
-            fence(store, self.intervals, self.sequencer)
+            self.layout.fence(found.plan)
         except BaseException:
             self.let_go()
             raise
@@ -166,12 +170,20 @@ class Driver:
     def _sinks(self) -> list[Sink]:
         return [sink for sinks in self.graph.sinks.values() for sink in sinks]
 
-    def _layout(self) -> tuple[tuple[Interval, ...], ...]:
-        level = even_intervals(self.slots, len(self.store.shards), self.sequencer)
-        return tuple(level for _ in self.graph.levels)
+    @property
+    def slots(self) -> int:
+        """In how many pieces the key space is worked on at once."""
+        return self.layout.slots
 
-    def _layout_value(self) -> list[list[int]]:
-        return [[level, i.first] for level, part in enumerate(self.intervals) for i in part]
+    @property
+    def sequencer(self) -> int:
+        """The newest: what is changed or taken over next gets the one behind it."""
+        return self.layout.sequencer
+
+    @property
+    def intervals(self) -> tuple[tuple[Interval, ...], ...]:
+        """By level: the intervals of the next epoch."""
+        return self.layout.intervals
 
     def now(self) -> int:
         """The wall time for the next epoch; it does not go back, whatever the clock does."""
@@ -208,7 +220,7 @@ class Driver:
             due = self.authority.makes_due(reached)
             wall = read and self.authority.next_wall <= now
             idle = not (due or wait or left or drain or force or wall)
-            if idle and self._laid_out:
+            if idle and self.layout.settled:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
                 if self.observer is not None:
@@ -217,6 +229,7 @@ class Driver:
         tasks = max((r.task for r in ranges), default=-1) + 1
         estimate = self.sources.size(ranges) + left
         jump = due_everywhere(marks, self.authority) if due else 0
+        compact = not wait and 0 < self._compact_below >= max(estimate + self._fired, jump)
         return Plan(
             epoch=self.epoch + 1,
             now=now,
@@ -229,10 +242,11 @@ class Driver:
             before=dict(self.authority.inputs),
             lows={**self.authority.lows, **self.authority.percentiles},
             holds=self._holds(),
-            compact=not wait and 0 < self._compact_below >= max(estimate + self._fired, jump),
+            compact=compact,
             drain=drain,
             budget=self._step_budget,
             due_limit=self._due_limit,
+            weigh=not compact and self._balancer is not None and self._balancer.weighs(time.perf_counter()),
         )
 
     def next_plan_to_the_end(self) -> Plan | None:
@@ -252,7 +266,7 @@ class Driver:
     def _holds(self) -> dict[str, dict[int, int]]:
         """The holds by interval; where the layout has just changed, they are in none of the new ones."""
         holds = self.authority.holds()
-        if self._laid_out:
+        if self.layout.settled:
             return holds
         return {name: {_ELSEWHERE: min(found.values())} for name, found in holds.items()}
 
@@ -287,7 +301,33 @@ class Driver:
         self.sizer.learn(records, moments[-1] - moments[0])
         if self.observer is not None:
             self.observer.epoch(plan, reports, moments)
+        if self._balancer is not None:
+            self._balance(plan, reports, moments)
         return reports
+
+    def _balance(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
+        assert self._balancer is not None
+        self._balancer.observe(plan, reports, moments[-1] - moments[0], moments[-1])
+        decision = self._balancer.decide(self.intervals, moments[-1]) if self.layout.settled else None
+        if decision is not None:
+            self.lay_out({decision.level: (decision.cuts, decision.why)})
+
+    def lay_out(self, levels: dict[int, tuple[Cuts, str]]) -> None:
+        """Gives levels other intervals, each for a reason, between two epochs."""
+        self._changed(self.layout.change(levels, self.epoch, self._now))
+
+    def rescale(self, slots: int) -> None:
+        """Works with another number of slots from the next epoch on."""
+        check_slots(slots)
+        if slots != self.slots:
+            self._changed(self.layout.rescale(slots, self.epoch, self._now))
+
+    def _changed(self, changes: list[Change]) -> None:
+        for change in changes:
+            self.totals.count_change(change.moved, change.split, change.merged)
+            logger.info("level %d: %s", change.level, change.why)
+        if self._balancer is not None:
+            self._balancer.changed(time.perf_counter(), self.slots)
 
     def _reports(self, plan: Plan, frames: list[Frame]) -> list[IntervalReport]:
         for frame in frames:
@@ -356,6 +396,7 @@ class Driver:
                 )
                 self.authority.report(name, report.first, mark)
         self._fired = fired
+        self._hot |= hot_keys(reports)
         self.totals.value["epochs"] += 1
 
         changed = self.sources.commit(plan, reports)
@@ -363,11 +404,14 @@ class Driver:
             name: {i.first for i in plan.intervals[self.graph.level_of[name] - 1]}
             for name in self.graph.nodes
         }
+        self._filters = {
+            place: found for place, found in self._filters.items() if place[1] in layout[place[0]]
+        }
         self.authority.publish(layout)
         self.authority.pass_on(self.sources.watermarks)
         self.epoch = plan.epoch
         self._drained = self._drained or plan.drain
-        self._laid_out = plan.intervals == self.intervals
+        self.layout.ran(plan)
         self._journal_commit(changed)
         self.sources.tell(changed)
         for sink in self._sinks():
@@ -380,7 +424,7 @@ class Driver:
             self.authority.to_value(),
             self.sources.watermarks,
             self.totals.value,
-            self._layout_value() if self._laid_out else [],
+            self.layout.marks() if self.layout.settled else [],
             self.sources.holders,
             partitions,
             self.observer.notes() if self.observer is not None else (),
@@ -421,6 +465,8 @@ class Driver:
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size
             report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)
         report.lag = self.sources.lag()
+        report.changes = self.layout.changes
+        report.hot_keys = dict(self._hot)
         if self._drained:
             report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
         return report

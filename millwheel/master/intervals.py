@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from millwheel.errors import PipelineError
 from millwheel.model.keys import TABLETS
 from millwheel.worker.plan import Interval
+
+Cuts = Sequence[Sequence[int]]
+"""A level's intervals in short: [first tablet, slot] of each, in order; one ends where the next begins."""
 
 
 def shard_count(slots: int) -> int:
@@ -44,3 +48,30 @@ def even_intervals(slots: int, shards: int, sequencer: int) -> tuple[Interval, .
         Interval(first, last, slot_of[first], first // per_shard, sequencer)
         for first, last in itertools.pairwise(cuts)
     )
+
+
+def cuts_of(intervals: Sequence[Interval]) -> Cuts:
+    """The short form of a level's intervals.
+
+    >>> cuts_of(even_intervals(2, 2, 1))
+    [[0, 0], [32, 1]]
+    """
+    return [[interval.first, interval.slot] for interval in intervals]
+
+
+def intervals_from(cuts: Cuts, shards: int, sequencer: int) -> tuple[Interval, ...]:
+    """The intervals that a short form stands for; they are cut at the borders of shards, too.
+
+    >>> intervals_from([[0, 0], [48, 1]], 2, 7) == (
+    ...     Interval(0, 32, 0, 0, 7), Interval(32, 48, 0, 1, 7), Interval(48, 64, 1, 1, 7))
+    True
+    """
+    per_shard = TABLETS // shards
+    slot_of = {first: slot for first, slot in cuts}
+    borders = sorted({*slot_of, *range(0, TABLETS + 1, per_shard)})
+    found = []
+    slot = 0
+    for first, last in itertools.pairwise(borders):
+        slot = slot_of.get(first, slot)
+        found.append(Interval(first, last, slot, first // per_shard, sequencer))
+    return tuple(found)

@@ -15,6 +15,7 @@ from millwheel.errors import FencedError, MillWheelError, PipelineError
 from millwheel.master.change import Change, change
 from millwheel.master.driver import Driver, Executor
 from millwheel.master.explain import Explanation, explain
+from millwheel.master.intervals import check_slots
 from millwheel.master.progress import Progress
 from millwheel.master.requests import Request, Requests, reason
 from millwheel.master.status import Report
@@ -53,6 +54,19 @@ class _Apply:
         self.done.set()
 
 
+class _Rescale:
+    """Somebody wants another number of slots."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.done.set()
+
+
 class Job:
     """A running pipeline. Leave the ``with`` block, or call `stop`, to end it after its epoch.
 
@@ -71,7 +85,7 @@ class Job:
     ) -> None:
         self._driver = driver
         self._rebuild = rebuild
-        self._applies: queue.SimpleQueue[_Apply] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[_Apply | _Rescale] = queue.SimpleQueue()
         self._requests = Requests(driver.store, driver.sequencer)
         self._stoppers: list[Request] = []
         self._executor = executor
@@ -115,15 +129,27 @@ class Job:
         if self._rebuild is None:
             raise PipelineError("this job cannot be changed while it runs")
         request = _Apply(pipeline, removed)
-        self._applies.put(request)
+        self._ask(request, "there is nothing to apply a pipeline to")
+        assert request.change is not None
+        return request.change
+
+    def rescale(self, slots: int) -> None:
+        """Works on the key space in another number of pieces, from the next epoch on.
+
+        A later start has the number of slots that it is given, whatever this was.
+        """
+        check_slots(slots)
+        self._ask(_Rescale(slots), "start the pipeline with other slots")
+
+    def _ask(self, request: _Apply | _Rescale, otherwise: str) -> None:
+        """Has something done between two epochs, and waits for it."""
+        self._asked.put(request)
         while not request.done.wait(_LONGEST_WAIT):
             if not self._thread.is_alive() and not request.done.is_set():
                 self._raise()
-                raise PipelineError("the job has ended: there is nothing to apply a pipeline to")
+                raise PipelineError(f"the job has ended: {otherwise}")
         if request.error is not None:
             raise request.error
-        assert request.change is not None
-        return request.change
 
     def wait(self, timeout: float | None = None) -> Report | None:
         """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""
@@ -192,6 +218,11 @@ class Job:
             self._stoppers.append(request)
             (self._drain if request.given.get("drain") else self._stop).set()
             return
+        if request.what == "rescale":
+            self._driver.rescale(request.given["slots"])
+            answer = {"slots": self._driver.slots, "epoch": self._driver.epoch}
+            self._requests.answer(request, answer)
+            return
         if request.what != "apply" or self._rebuild is None:
             self._requests.refuse(request, f"this pipeline does not know how to {request.what}")
             return
@@ -243,6 +274,14 @@ class Job:
             finally:
                 request.finish(error)
 
+    def _rescale(self, request: _Rescale) -> None:
+        try:
+            self._driver.rescale(request.slots)
+            request.finish()
+        except MillWheelError as error:
+            request.finish(error)
+            raise
+
     def _finish(self) -> None:
         """Runs the epochs that finish what is in flight, with nothing new."""
         while (plan := self._driver.next_plan(read=False)) is not None:
@@ -254,6 +293,7 @@ class Job:
         before.let_go()  # a port of the old one may be wanted by the new one
         driver, executor = self._rebuild(graph)
         driver.baseline = before.baseline
+        driver.rescale(before.slots)
         driver.observer = before.observer
         if driver.observer is not None:
             driver.observer.follow(driver)
@@ -264,8 +304,13 @@ class Job:
     def _loop(self) -> None:
         wait = _SHORTEST_WAIT
         while not self._stop.is_set():
-            while not self._applies.empty():
-                self._apply(self._applies.get())
+            while not self._asked.empty():
+                asked = self._asked.get()
+                if isinstance(asked, _Rescale):
+                    self._rescale(asked)
+                else:
+                    self._apply(asked)
+            self._requests.follow(self._driver.sequencer)  # a change of intervals takes the next one
             for request in self._requests.take():
                 self._heed(request)
             if self._drain.is_set():

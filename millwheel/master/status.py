@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from millwheel.errors import shorten
 from millwheel.model.graph import Graph
 from millwheel.model.time import format_time
 from millwheel.worker.report import IntervalReport
@@ -24,6 +26,7 @@ _BY_COMPUTATION = (
     "failed",
     "timers",
 )
+_CHANGES = ("moved", "split", "merged")
 
 
 @dataclass
@@ -73,6 +76,12 @@ class Report:
     """By injector: partitions that have been silent for too long to hold the watermark."""
     lag: dict[str, int] = field(default_factory=dict)
     """By injector: about how many records are there and not read yet."""
+    intervals: dict[str, int] = field(default_factory=dict, compare=False)
+    """How many key intervals were moved, split and merged."""
+    changes: list[dict[str, Any]] = field(default_factory=list, compare=False)
+    """The last changes of the key intervals, oldest first: when, in which level, why, before and after."""
+    hot_keys: dict[str, tuple[str, float]] = field(default_factory=dict, compare=False)
+    """By computation: the key that has a good part of its records of late, and which part."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
 
@@ -101,9 +110,34 @@ class Report:
             lines.append(f"  wall timers still pending: {self.pending_wall_timers:,}")
         for source, partitions in self.idle_partitions.items():
             lines.append(f"  idle partitions of {source}: {', '.join(partitions)}")
+        for name, (key, share) in self.hot_keys.items():
+            lines.append(f"  {name}: the key {shorten(key, 60)} has {share:.0%} of the records")
+        changed = ", ".join(f"{count:,} {what}" for what, count in self.intervals.items() if count)
+        if changed:
+            lines.append(f"  key intervals: {changed}; last: {self.changes[-1]['why']}")
         if self.unreleased_holds:
             lines.append(f"  holds that ended with the run: {self.unreleased_holds:,}")
         return "\n".join(lines)
+
+
+_MANY = 1_000  # records of a computation in an epoch: among fewer, a key is soon a good part
+_HOT = 0.05
+
+
+def hot_keys(reports: Iterable[IntervalReport]) -> dict[str, tuple[str, float]]:
+    """By computation that had many records in an epoch: its hottest key and the share of it, if it is hot."""
+    records: dict[str, int] = {}
+    hottest: dict[str, tuple[int, str]] = {}
+    for report in reports:
+        for name, node in report.nodes.items():
+            records[name] = records.get(name, 0) + node.records
+            if node.hot:
+                hottest[name] = max(hottest.get(name, (0, "")), (node.hot[1], node.hot[0]))
+    return {
+        name: (key, count / records[name])
+        for name, (count, key) in hottest.items()
+        if records[name] >= _MANY and _HOT * records[name] <= count <= records[name]
+    }
 
 
 class Totals:
@@ -116,6 +150,7 @@ class Totals:
             "input_errors": 0,
             "streams": {},
             "user": {},
+            "intervals": dict.fromkeys(_CHANGES, 0),
             **{name: {} for name in _BY_COMPUTATION},
         }
         self.value.update(value or {})
@@ -132,6 +167,10 @@ class Totals:
                 counts = value[counter]
                 counts[name] = counts.get(name, 0) + getattr(node, counter)
             _add(value["user"], node.user)
+
+    def count_change(self, moved: int, split: int, merged: int) -> None:
+        """Counts a change of key intervals; it is journaled with the next epoch."""
+        _add(self.value["intervals"], dict(zip(_CHANGES, (moved, split, merged), strict=True)))
 
     def copy(self) -> Totals:
         """As they are now, whatever is added later."""
@@ -155,6 +194,7 @@ class Totals:
             records_in=value["records_in"] - before["records_in"],
             input_errors=value["input_errors"] - before["input_errors"],
             streams=difference("streams", graph.streams),
+            intervals=difference("intervals", _CHANGES),
             user={name: count for name, count in user.items() if count},
             **by_computation,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millwheel.errors import PipelineError
+from millwheel.model.combiners import Combine
 from millwheel.model.computation import Computation
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
@@ -35,6 +36,8 @@ class Node:
     """Which percentile of the pending timestamps drives its timers; 1.0: all of them."""
     replay: bool = False
     """Whether, where it is new, it reads its injectors from their beginning."""
+    combine: Combine | None = None
+    """What joins a key's records where they are sent."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -133,11 +136,13 @@ class Pipeline:
         exactly_once: bool | None = None,
         strong_productions: bool | None = None,
         replay: Replay | None = None,
+        combine: Combine | None = None,
     ) -> None:
         """Adds a computation that reads ``inputs`` (stream: key extractor) and writes ``outputs``.
 
         One that is new to a store begins with what comes then, at the current low watermark; with
         ``replay="earliest"`` with the first record that its injectors can give again.
+        ``combine`` joins the records of a key where they are sent: see `millwheel.combiners`.
         """
         if not isinstance(computation, Computation):
             hint = " (an instance, not the class)" if isinstance(computation, type) else ""
@@ -174,6 +179,11 @@ class Pipeline:
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
         if isinstance(watermark, bool) or not isinstance(watermark, int | float) or not 0 < watermark <= 1:
             raise PipelineError(f"{where}: watermark is a share such as 0.99, at most 1.0, not {watermark!r}")
+        if combine is not None and (not callable(combine) or isinstance(combine, type)):
+            raise PipelineError(
+                f"{where}: combine is a function of a key and its records, or one of millwheel.combiners "
+                f"such as Count(millwheel.SECOND), not {combine!r}"
+            )
         if replay not in (None, "earliest"):
             raise PipelineError(f'{where}: replay is "earliest", or left out, not {replay!r}')
         version = computation.version
@@ -193,6 +203,7 @@ class Pipeline:
             computation.strong_productions if strong_productions is None else bool(strong_productions),
             float(watermark),
             replay is not None,
+            combine,
         )
 
     def sink(self, stream: str, sink: Sink) -> None:

@@ -135,6 +135,12 @@ def _families(view: View) -> Iterator[Any]:
         [([str(part["level"]), str(part["first"])], part["busy"]) for part in view.intervals],
     )
     yield counter(
+        "millwheel_interval_changes",
+        "Key intervals that were moved, split and merged to follow the load.",
+        ["kind"],
+        [([kind], count) for kind, count in view.changed.items()],
+    )
+    yield counter(
         "millwheel_epoch_phase_seconds",
         "Where the time of epochs went, since the driver started.",
         ["phase"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from millwheel.model.time import MAX_TIME, MIN_TIME, format_time
 from millwheel.watch.key import KeyView
@@ -66,9 +67,37 @@ def status(view: View) -> str:
         lines.append("")
         rows = [[name, f"{count:,}"] for name, count in sorted(view.user.items())]
         lines.append(table(["count of its own", ""], rows, left={0}))
+    hot = [part for part in view.intervals if part["hot_key"] is not None]
+    if hot:
+        hottest = max(hot, key=lambda part: float(part["records_per_second"] * part["hot_share"]))
+        where = f"of the records of {hottest['hot_computation']} in tablets {_tablets(hottest)}"
+        lines += ["", f"hot key: {hottest['hot_key']!r}, {hottest['hot_share']:.0%} {where}"]
+    if view.changes:
+        lines += ["", changes(view)]
     if view.recent:
         lines += ["", epochs(view)]
     return "\n".join(lines)
+
+
+def _tablets(interval: dict[str, Any]) -> str:
+    return f"{interval['first']}-{interval['last'] - 1}"
+
+
+def changes(view: View, most: int = 3) -> str:
+    """How the intervals have followed the load: the last changes, with the reasons."""
+    counts = ", ".join(f"{count:,} {what}" for what, count in view.changed.items() if count)
+    rows = [
+        [
+            format_time(change["time"]),
+            f"level {change['level']}",
+            f"{len(change['before'])} to {len(change['after'])}",
+            change["why"],
+        ]
+        for change in view.changes[-most:]
+    ]
+    return (
+        f"{table(['intervals changed', 'where', 'intervals', 'why'], rows, left={0, 1, 3})}\nin all: {counts}"
+    )
 
 
 def headline(view: View) -> str:
@@ -137,7 +166,7 @@ def top(view: View, height: int = 40) -> str:
     if busiest:
         rows = [
             [
-                f"level {part['level']}, tablets {part['first']}-{part['last'] - 1}",
+                f"level {part['level']}, tablets {_tablets(part)}",
                 f"{part['busy']:.0%}",
                 rate(part["records_per_second"]),
                 f"{part['rows']:,}",
@@ -146,6 +175,8 @@ def top(view: View, height: int = 40) -> str:
             for part in busiest
         ]
         lines += ["", table(["interval", "busy", "records/s", "keys", "hot key"], rows, left={0, 4})]
+    if view.changes:
+        lines += ["", changes(view, 1)]
     if view.recent:
         lines += ["", epochs(view)]
     return "\n".join("\n".join(lines).splitlines()[:height])

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millwheel.errors import StoreError
-from millwheel.master.journal import Partition, Shape, read_shape
+from millwheel.master.journal import Partition, Shape, read_layout, read_shape
 from millwheel.model.codec import unpack
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
@@ -129,6 +129,10 @@ class View:
     injectors: list[InjectorView]
     streams: list[StreamView]
     intervals: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+    """The last changes of the intervals, oldest first: when, in which level, why, before and after."""
+    changed: dict[str, int]
+    """How many intervals were moved, split and merged since the store was made."""
     recent: list[dict[str, Any]]
     """The last epochs, oldest first: when they began, how long they took, and where the time went."""
     user: dict[str, int]
@@ -162,12 +166,14 @@ class Viewer:
             partitions = list(snapshot.scan(b"o", after(b"o")))
             shape = read_shape(snapshot)
             watch = read_watch(snapshot)
+            changes = read_layout(snapshot).get("changes", [])
             samples = read_samples(snapshot, self._next)
         if shape is None:
             raise StoreError("the store has no pipeline in it yet")
         self.samples = [*self.samples, *samples][-SAMPLES:]
         self._next = watch.next
-        return _View(journal, partitions, shape, watch, self.samples, now, self._store.in_use()).make()
+        running = self._store.in_use()
+        return _View(journal, partitions, shape, watch, changes, self.samples, now, running).make()
 
 
 def look(store: Store, now: int) -> View:
@@ -184,12 +190,14 @@ class _View:
         partitions: list[tuple[bytes, bytes]],
         shape: Shape,
         watch: Watch,
+        changes: list[dict[str, Any]],
         samples: list[Sample],
         now: int,
         running: bool | None,
     ) -> None:
         self._shape = shape
         self._watch = watch
+        self._changes = changes
         self._samples = samples
         self._now = now
         self._running = running
@@ -241,6 +249,8 @@ class _View:
             ],
             streams=[self._stream(name) for name in self._shape.producers],
             intervals=self._intervals(),
+            changes=self._changes,
+            changed=dict(totals.get("intervals", {})),
             recent=recent[-MOST_EPOCHS:],
             user=dict(totals.get("user", {})),
             durations=watch.durations,

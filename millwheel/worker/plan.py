@@ -75,6 +75,8 @@ class Plan:
     """The seconds after which a step leaves the rest of its records to the next epoch."""
     due_limit: int
     """How many keys with due timers one interval takes up in one epoch; the rest hold the watermark."""
+    weigh: bool = False
+    """Whether intervals report what each of their tablets has had."""
 
     @cached_property
     def tables(self) -> tuple[tuple[int, ...], ...]:

@@ -12,8 +12,9 @@ from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, By, ByKey
-from millwheel.model.pipeline import ERRORS_SUFFIX, Source
+from millwheel.model.pipeline import ERRORS_SUFFIX, Node, Source
 from millwheel.model.record import Record
+from millwheel.model.time import MIN_TIME
 from millwheel.store.layout import tablets_of
 from millwheel.worker.envelope import Columns, pack_batch, pack_section
 from millwheel.worker.plan import Plan
@@ -63,6 +64,10 @@ class Router:
         objects: list[Any] = []
         for edge in edges:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
+            node = self._graph.nodes[edge.consumer]
+            if node.combine is not None:
+                self._combine(edge, node, columns, chained=chained)
+                continue
             if chained:
                 self.local.setdefault(edge.index, []).append(columns)
                 continue
@@ -71,6 +76,23 @@ class Router:
             else:
                 keys = self._keys(edge, columns, objects)
             self._pack(edge, keys, columns)
+
+    def _combine(self, edge: Edge, node: Node, columns: Columns, *, chained: bool) -> None:
+        """Sends what the consumer's combiner makes of the records."""
+        from millwheel.worker.combine import Combining  # which few pipelines need
+
+        keys = columns.keys if isinstance(edge.extractor, ByKey) else self._keys(edge, columns, [])
+
+        def failed(key: str, record: Record, what: str, cause: Exception | None) -> None:
+            self._bad(edge, record, f"the combiner {node.combine!r} {what}", cause)
+
+        shared = len(self._graph.consumers[edge.stream]) > 1 or edge.stream in self._graph.sinks
+        before = self._plan.before.get(node.name, MIN_TIME)
+        combined = Combining(node, edge.stream, before, failed, columns, shared=shared).run(keys)
+        if chained:
+            self.local.setdefault(edge.index, []).append(combined)
+        elif combined.keys:
+            self._pack(edge, combined.keys, combined)
 
     def mark(self) -> tuple[Any, ...]:
         """What there is so far, for `rollback`."""
@@ -110,24 +132,27 @@ class Router:
         return [self._key(edge, columns, objects, i) for i in range(len(objects))]
 
     def _key(self, edge: Edge, columns: Columns, objects: list[Any], i: int) -> Any:
+        extractor = edge.extractor
         id = columns.ids[i] if columns.ids is not None else None
         record = Record(objects[i], columns.timestamps[i], columns.keys[i], edge.stream, id)
         try:
-            key = edge.extractor(record)
+            key = extractor(record)
         except Exception as error:
-            self._bad_key(edge, record, f"raised {type(error).__name__}: {error}", error)
+            what = f"raised {type(error).__name__}: {error}"
+            self._bad(edge, record, f"the key extractor {extractor!r} {what}", error)
             return SKIP
         if type(key) is str or key is SKIP:
             return key
         if isinstance(key, str):
             return str(key)
-        self._bad_key(edge, record, f"returned {shorten(key, 60)}, which is no str and not SKIP", None)
+        what = f"returned {shorten(key, 60)}, which is no str and not SKIP"
+        self._bad(edge, record, f"the key extractor {extractor!r} {what}", None)
         return SKIP
 
-    def _bad_key(self, edge: Edge, record: Record, what: str, cause: Exception | None) -> None:
+    def _bad(self, edge: Edge, record: Record, what: str, cause: Exception | None) -> None:
+        """A record with which the consumer's own code, that runs here, could do nothing."""
         message = (
-            f"computation {edge.consumer!r}, stream {edge.stream!r}: the key extractor {edge.extractor!r} "
-            f"{what}, for the record {shorten(record)}"
+            f"computation {edge.consumer!r}, stream {edge.stream!r}: {what}, for the record {shorten(record)}"
         )
         errors: str | None = None
         if self._diverted is not None and edge.stream == self._diverted.removesuffix(ERRORS_SUFFIX):

@@ -28,8 +28,8 @@ from millwheel.errors import FencedError
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Range, Shard, Snapshot, SnapshotLost, Store, just
-from millwheel.store.layout import after, checkpoint_key, interval_key
+from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
+from millwheel.store.layout import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
@@ -243,49 +243,6 @@ def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _In
     return state
 
 
-class _Moved(Exception):
-    """An interval was written between our look at it and our write."""
-
-
-def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int) -> None:
-    """Gives every interval a new sequencer, so that no write under an old one succeeds any more.
-
-    Intervals that an earlier layout had are fenced too: a remnant of it may still be running.
-    """
-    for number, shard in enumerate(store.shards):
-        mine = [
-            interval_key(level, interval.first)
-            for level, part in enumerate(intervals, start=1)
-            for interval in part
-            if interval.shard == number
-        ]
-        while True:
-            try:
-                _fence_shard(shard, mine, sequencer)
-                break
-            except _Moved:  # by the former owner, in its last moment: look again
-                continue
-
-
-def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
-    prefix = interval_key(0, 0)[:1]
-    with shard.snapshot() as snapshot:
-        found: dict[bytes, bytes | None] = dict(snapshot.scan(prefix, after(prefix)))
-    for key in mine:
-        found.setdefault(key, None)
-    states = {key: [0, 0] if old is None else unpack(old) for key, old in found.items()}
-
-    def guard(get: Get) -> None:
-        for key, old in found.items():
-            now = get(key)
-            if now is not None and unpack(now)[0] > sequencer:
-                raise FencedError("another driver has taken the pipeline over in this moment")
-            if now != old:
-                raise _Moved
-
-    shard.write([(key, pack([sequencer, *state[1:]])) for key, state in states.items()], (), guard)
-
-
 def touched(store: Store, plan: Plan) -> bool:
     """Whether something of an epoch is in the store."""
     for level, intervals in enumerate(plan.intervals, start=1):
@@ -427,6 +384,8 @@ class _Attempt:
             low = max(min(reached[p], oldest), report.low, plan.lows.get(variant(name, p), MIN_TIME))
             report.percentiles[variant(name, p)] = low
         report.counters = tablets.totals()
+        if plan.weigh:
+            report.weights = tablets.weights(arrivals.keys)
         report.ids_filtered, report.ids_read = seen.filtered, seen.read
         if self.reading is not None:
             report.rows_cached, report.rows_read = self.reading.counts(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -23,6 +24,7 @@ from millwheel.store.layout import (
     TIMER_TIME,
     after,
     counters_key,
+    tablets_of,
     time_bytes,
     time_of,
     timer_prefix,
@@ -152,6 +154,14 @@ class Tablets:
             for index in range(_SUMMED):
                 sums[index] += counters[index]
         return sums
+
+    def weights(self, keys: Iterable[str]) -> dict[int, list[int]]:
+        """By tablet: how many of these keys' records there are, and the bytes of its rows."""
+        counts = Counter(keys)
+        found = {tablet: [0, counters[BYTES]] for tablet, counters in self._counters.items()}
+        for count, tablet in zip(counts.values(), tablets_of(list(counts)), strict=True):
+            found.setdefault(tablet, [0, 0])[0] += count
+        return found
 
     def writes(self) -> Iterator[tuple[bytes, bytes]]:
         """New index entries and changed counters."""

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from millwheel.errors import FencedError
 from millwheel.master import driver as driver_module
+from millwheel.master import layout as layout_module
 from millwheel.master.journal import Journal
+from millwheel.master.layout import Layout
 from millwheel.store.base import Get
 from millwheel.store.layout import checkpoint_key
 from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.testing.faults import Lost
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker import cache as cache_module
+from millwheel.worker import fencing as fencing_module
 from millwheel.worker import step as step_module
 from millwheel.worker import tasks
 from millwheel.worker.arrivals import SeenIds
+from millwheel.worker.route import Router
 from millwheel.worker.step import Outcome, Worker
 from tests.simulator import pipelines
 
@@ -124,14 +129,14 @@ def _journal_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:
     """A new driver goes to work while the old one's tasks may still write."""
-    patch.setattr(driver_module, "fence", lambda *rest: None)
+    patch.setattr(Layout, "fence", lambda *rest: None)
     _no_sequencer_check(patch)
 
 
 def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
     """What a task writes between a new driver's look at an interval and its write is written over."""
-    patch.setattr(step_module, "_Moved", type("Ignored", (Exception,), {}))
-    original = step_module._fence_shard
+    patch.setattr(fencing_module, "_Moved", type("Ignored", (Exception,), {}))
+    original = fencing_module._fence_shard
 
     def fence(shard: Any, mine: Any, sequencer: int) -> None:
         class Unguarded:
@@ -143,7 +148,7 @@ def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
 
         original(Unguarded, mine, sequencer)  # type: ignore[arg-type]
 
-    patch.setattr(step_module, "_fence_shard", fence)
+    patch.setattr(fencing_module, "_fence_shard", fence)
 
 
 def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
@@ -223,8 +228,49 @@ def _cache_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cache_module, "proves", lambda kept, state, epoch: kept.nonce and kept[:2] == state[:2])
 
 
+def _recovered_on_another_map(patch: pytest.MonkeyPatch) -> None:
+    """A plan that waits is run again on the intervals that the new driver happens to have."""
+    original = driver_module.Driver.next_plan
+
+    def next_plan(self: Any, **options: Any) -> Any:
+        waiting = self._recovering
+        if waiting is not None:
+            self._recovering = replace(waiting, intervals=self.intervals, slots=self.slots)
+        return original(self, **options)
+
+    patch.setattr(driver_module.Driver, "next_plan", next_plan)
+
+
+def _map_of_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
+    """A worker keeps the intervals that it saw first, and sends records to whoever had them."""
+    original = Router._pack
+
+    def send(self: Any, edge: Any, keys: Any, columns: Any) -> None:
+        kept = self._graph.__dict__.setdefault("kept", self._plan)
+        if len(kept.intervals[edge.level - 1]) <= len(self._plan.intervals[edge.level - 1]):
+            self._plan.__dict__["tables"] = kept.tables
+        original(self, edge, keys, columns)
+
+    patch.setattr(Router, "_pack", send)
+
+
+def _changes_fence_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Intervals that a change brings have no entry in the store until they have written something."""
+    patch.setattr(layout_module, "refence", lambda *rest: None)
+
+
 _MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
 """What it takes until an old plan and another one for the same epoch meet."""
+
+_RESHAPED = Faults(reshape=0.4, most=24)
+
+_FAULTS = {
+    "the sequencer is not looked at": replace(_MISHAPS, reshape=0.2, most=30),
+    "a new driver fences nothing": _MISHAPS,
+    "a plan is run again on another map": _RESHAPED,
+    "records are sent by an old map": _RESHAPED,
+    "a change fences nothing": replace(_MISHAPS, reshape=0.5, most=40),
+}
 
 _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "duplicates are not looked for": (_no_dedup, [pipelines.resent]),
@@ -242,6 +288,9 @@ _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "watermarks are forgotten by a restart": (_watermarks_forgotten, [pipelines.windows]),
     "a retry writes to the sink again": (_sink_not_idempotent, [pipelines.windows]),
     "offsets are not journaled": (_offsets_forgotten, [pipelines.windows]),
+    "a plan is run again on another map": (_recovered_on_another_map, [pipelines.windows, pipelines.draws]),
+    "records are sent by an old map": (_map_of_the_first_epoch, [pipelines.windows]),
+    "a change fences nothing": (_changes_fence_nothing, [pipelines.windows, pipelines.draws]),
     "due timers left over hold nothing": (_due_timers_hold_nothing, [pipelines.windows]),
     "a cache that is trusted without proof": (_cache_without_proof, [pipelines.windows]),
     "a cache that looks at the owner alone": (_cache_of_the_sequencer, [pipelines.windows]),
@@ -256,7 +305,7 @@ def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     found = []
     for make in makes:
         try:
-            faults = _MISHAPS if "sequencer" in name else None
+            faults = _FAULTS.get(name)
             simulate(make, seeds=range(_SEEDS), faults=faults, check=getattr(make, "check", None))
         except (SimulationFailure, AssertionError) as error:
             found.append(str(error) or "without any fault")

@@ -12,8 +12,9 @@ from millwheel.master.driver import Driver
 from millwheel.master.journal import Journal
 from millwheel.master.local import LocalExecutor
 from millwheel.store.base import Store
+from millwheel.worker.fencing import fence
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker, fence
+from millwheel.worker.step import Worker
 from tests.store.driving import contents, run_to_the_end, take
 
 

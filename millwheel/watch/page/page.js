@@ -510,6 +510,8 @@ function showIntervals(view) {
     cell.setAttribute("aria-label", `tablets ${part.first} to ${part.last - 1}, busy ${share(part.busy)}`);
     cell.classList.toggle("chosen", index === live.interval);
   });
+  $("changes").replaceChildren(...view.changes.slice(-5).reverse().map((each) =>
+    h("li", {}, `${clock(each.time)}, level ${each.level}: ${each.before.length} intervals became ${each.after.length}. ${each.why}.`)));
   const at = live.interval ?? busiest;
   if (at === null) { $("interval").textContent = "No epoch has been noted yet."; return; }
   const part = view.intervals[at];
