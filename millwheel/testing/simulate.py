@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,13 +29,13 @@ from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
-from millwheel.model.sink import Sink
 from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
@@ -139,7 +139,7 @@ def run_schedule(
 
 def _run_schedule(make: Make, world: World, variants: Sequence[Make]) -> Simulated:
     faults = world.faults
-    taps = _Taps(world)
+    taps = Taps(world)
     lows = _Lows()
     epochs = 0
     wanted = make
@@ -395,36 +395,7 @@ def _carried(frames: Sequence[Frame]) -> list[Frame]:
     return [Frame.from_bytes(frame.to_bytes()) for frame in frames]
 
 
-class _Taps:
-    """What the outside has seen of every stream: by epoch and shard, the last that was written."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.written: dict[str, dict[tuple[int, int], list[Record]]] = {}
-
-    def tap(self, graph: Graph) -> Graph:
-        """The graph with a tap on each stream in place of its sinks."""
-        return replace(graph, sinks={stream: (_Tap(self, stream),) for stream in graph.streams})
-
-    def write(self, stream: str, epoch: int, shard: int, records: Sequence[Record]) -> None:
-        self._world.point()
-        self.written.setdefault(stream, {})[epoch, shard] = list(records)
-
-    def records(self, stream: str) -> list[Record]:
-        found = self.written.get(stream, {})
-        return [record for place in sorted(found) for record in found[place]]
-
-
-class _Tap(Sink):
-    def __init__(self, taps: _Taps, stream: str) -> None:
-        self._taps = taps
-        self._stream = stream
-
-    def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
-        self._taps.write(self._stream, epoch, shard, records)
-
-
-def _read(world: World, graph: Graph, taps: _Taps) -> Simulated:
+def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
     """What is in the store and behind the sinks."""
     rows: dict[str, dict[str, Row]] = {name: {} for name in graph.nodes}
     states: dict[str, dict[str, Any]] = {name: {} for name in graph.nodes}
