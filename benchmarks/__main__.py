@@ -33,6 +33,8 @@ _TIME_LIMITS = {  # seconds, of a full run
     "nexmark": 1_800,
     "io": 1_200,
     "memory": 2_400,
+    "postgres": 1_200,
+    "manykeys": 2_400,
     "soak": 5_400,
 }
 NAMES = tuple(_TIME_LIMITS)
@@ -121,6 +123,10 @@ def _parser() -> argparse.ArgumentParser:
     add("io", "reading, each injector against the plain reader; 10,000 files, and one of 2 GB")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
+    command = add("postgres", "windowed counts by key: PostgreSQL, LMDB and transformWithState")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    command = add("manykeys", "an epoch that touches 1,000 of many keys in PostgreSQL")
+    command.add_argument("--keys", type=int, help="how many keys (default: 20,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")
     command.add_argument("--epochs", type=int, help="how many epochs (default: 20,000)")
     command.add_argument(

@@ -76,19 +76,30 @@ def curves(
     title: str,
     panels: Mapping[str, tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
 ) -> None:
-    """Panels side by side: for each x label a y label and named curves of (x, y), both axes logarithmic."""
+    """Panels side by side: for each x label a y label and named curves of (x, y).
+
+    An axis is logarithmic where its values need it; otherwise it begins at 0.
+    """
     figure, grid = _plots().subplots(1, len(panels), figsize=(3.6 * len(panels), 3.4), squeeze=False)
     for axes, (x_label, (y_label, series)) in zip(grid[0], panels.items(), strict=True):
         for name, (x, y) in series.items():
             axes.plot(x, y, marker="o", markersize=3, label=name, linewidth=1)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        if _is_wide([value for x, _ in series.values() for value in x]):
+            axes.set_xscale("log")
+        if _is_wide([value for _, y in series.values() for value in y]):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.set_xlabel(x_label, fontsize=8)
         axes.set_ylabel(y_label, fontsize=8)
         if len(series) > 1:
             axes.legend(fontsize=7)
     figure.suptitle(title)
     _save(figure, path)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) >= 10
 
 
 def _save(figure: Any, path: Path) -> None:

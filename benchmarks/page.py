@@ -14,11 +14,10 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import results, tables
 from benchmarks.__main__ import NAMES
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -76,7 +75,7 @@ def rendered(text: str, figures: Path) -> str:
         if not path.is_file():
             return f"{match[1]}Not measured yet: `python -m benchmarks {name}`.\n{match[3]}"
         result = json.loads(path.read_text())
-        parts = [RENDERERS.get(name, any_table)(result), _circumstances(name, result)]
+        parts = [tables.table(name, result), _circumstances(name, result)]
         if path.with_suffix(".png").is_file():
             parts.append(f"![{name}](figures/{name}.png)")
         return match[1] + "\n\n".join(parts) + "\n" + match[3]
@@ -96,192 +95,3 @@ def _circumstances(name: str, result: dict[str, Any]) -> str:
     for package, version in result.get("versions", {}).items():
         said.append(f"{package} {version}")
     return f"*{', '.join(said)}; [data](figures/{name}.json).*"
-
-
-def markdown(head: list[str], rows: list[list[object]]) -> str:
-    """A table.
-
-    >>> print(markdown(["a", "b"], [["x", 1_000]]))
-    | a | b |
-    |---|---|
-    | x | 1,000 |
-    """
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(results.text(value) for value in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _field(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = []
-    for case in result["cases"]:
-        for name, part in case["systems"].items():
-            ratio = part.get("millwheel_is")
-            goal = f"{part['goal']:g}" if ratio else ""
-            windows = "yes" if part["same_windows"] else "NO"
-            rows.append(
-                [
-                    case["keys"],
-                    name,
-                    part["records_per_second"],
-                    f"{part['start_up_seconds']:.1f} s",
-                    f"{ratio:.2f}" if ratio else "",
-                    goal,
-                    windows,
-                    part["guarantee"],
-                ]
-            )
-    head = [
-        "keys",
-        "system",
-        "records/s",
-        "start-up",
-        "millwheel is, times",
-        "goal",
-        "right result",
-        "guarantee",
-    ]
-    absent = [f"{name}: {reason}" for name, reason in result["absent"].items()]
-    return "\n\n".join([markdown(head, rows), *absent])
-
-
-def _throughput(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [
-            case["keys"],
-            case["millwheel"]["median"],
-            case["transformWithState"]["median"],
-            case["ratio"],
-            case["target"],
-        ]
-        for case in result["cases"]
-    ]
-    return markdown(["keys", "millwheel, records/s", "transformWithState, records/s", "ratio", "goal"], rows)
-
-
-_PERCENTILES = ("p50", "p95", "p99")
-
-
-def _latency(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES)] for name, part in result["systems"].items()
-    ]
-    return markdown(["", *_PERCENTILES], rows)
-
-
-def _guarantees(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES), part["records_per_second"]]
-        for name, part in result["cases"].items()
-    ]
-    return markdown(["", *_PERCENTILES, "records/s"], rows)
-
-
-def _lag(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [name, f"{part['mean']:,.0f} ms", f"{part['stdev']:,.0f} ms"]
-        for name, part in result["lag_milliseconds"].items()
-    ]
-    return markdown(["", "behind real time (mean)", "standard deviation"], rows)
-
-
-def _sweeps(result: dict[str, Any]) -> str:
-    tables = []
-    for name, parts in result["sweeps"].items():
-        rows: list[list[object]] = [["records/s", *(part["records_per_second"] for part in parts)]]
-        tables.append(markdown([name, *(f"{part['x']:,}" for part in parts)], rows))
-    return "\n\n".join(tables)
-
-
-def _recovery(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [
-            part["keys"],
-            f"{part['store_bytes'] / 1e6:,.0f} MB",
-            f"{part['median']:.1f} s",
-            f"{max(part['seconds']):.1f} s",
-        ]
-        for part in result["points"]
-    ]
-    return markdown(["keys in state", "store", "kill -9 to the first new output (median)", "longest"], rows)
-
-
-def _growth(result: dict[str, Any]) -> str:
-    length, keys, store = result["length"], result["keys"], result["store"]
-    costs = markdown(
-        ["records, millions", *(f"{at / 1e6:,.0f}" for at in length["at"])],
-        [["µs a record", *(f"{cost:.1f}" for cost in length["microseconds"])]],
-    )
-    by_keys = markdown(
-        ["keys", *(f"{part['keys']:,}" for part in keys["points"])],
-        [["µs a record", *(f"{part['microseconds']:.1f}" for part in keys["points"])]],
-    )
-    sizes = markdown(
-        ["bytes of state", *(f"{part['state']:,}" for part in store["points"])],
-        [["bytes of the store for each", *(f"{part['ratio']:.2f}" for part in store["points"])]],
-    )
-    said = (
-        f"The last records of {length['records']:,} in one run took {length['last_to_first']:.2f} times as "
-        f"long as the first (goal: at most {length['limit']:g}); over the keys the most costly took "
-        f"{keys['most_to_least']:.2f} times the least (goal: {keys['limit']:g})."
-    )
-    return "\n\n".join([costs, by_keys, sizes, said])
-
-
-def _profile(result: dict[str, Any]) -> str:
-    cases = result["cases"]
-    parts = list(dict.fromkeys(part for case in cases.values() for part in case["cpu"]))
-    rows: list[list[object]] = [
-        [part, *(f"{case['cpu'].get(part, 0.0):.2f}" for case in cases.values())] for part in parts
-    ]
-    rows.append(["all", *(f"{case['cpu_microseconds']:.2f}" for case in cases.values())])
-    return markdown(["µs of CPU a record", *cases], rows)
-
-
-def _memory(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [part["role"], f"{part['peak_rss'] / 1e6:,.0f} MB", f"{part['peak_private'] / 1e6:,.0f} MB"]
-        for part in result["processes"]
-    ]
-    said = (
-        f"{result['keys']:,} keys, {result['records_per_second']:,} records/s, a store of "
-        f"{result['store_bytes'] / 1e6:,.0f} MB."
-    )
-    return "\n\n".join([said, markdown(["process", "peak resident", "of that its own"], rows)])
-
-
-def any_table(result: dict[str, Any]) -> str:
-    """The first list or dict of cases in a result, with what of them is text or a number.
-
-    >>> print(any_table({"machine": {"cores": 2}, "cases": {"a": {"seconds": 1.5, "all": [1, 2]}}}))
-    |  | seconds |
-    |---|---|
-    | a | 1.5 |
-    """
-    for place, value in result.items():
-        if place in ("machine", "versions"):
-            continue
-        cases = dict(enumerate(value)) if isinstance(value, list) else value
-        if not isinstance(cases, dict) or not cases or not all(isinstance(c, dict) for c in cases.values()):
-            continue
-        first: dict[str, Any] = next(iter(cases.values()))
-        heads = [head for head, cell in first.items() if isinstance(cell, str | int | float)]
-        rows = [
-            [name if isinstance(name, str) else "", *(case.get(head, "") for head in heads)]
-            for name, case in cases.items()
-        ]
-        return markdown(["", *(head.replace("_", " ") for head in heads)], rows)
-    raise ValueError("a result without cases has no table: write a renderer for it")
-
-
-RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "field": _field,
-    "throughput": _throughput,
-    "latency": _latency,
-    "guarantees": _guarantees,
-    "lag": _lag,
-    "sweeps": _sweeps,
-    "recovery": _recovery,
-    "growth": _growth,
-    "profile": _profile,
-    "memory": _memory,
-}

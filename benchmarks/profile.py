@@ -32,7 +32,7 @@ _INTERVAL = 0.001  # seconds between looks
 _EPOCH = 250_000  # records, about what an epoch at full speed has
 
 PARTS = {
-    "decode": ("injectors/lines.py", "model/record.py", "injectors/files.py"),
+    "decode": ("injectors", "model/record.py"),
     "extract": ("worker/route.py:_keys", "worker/route.py:_key", "model/keys.py"),
     "route": ("worker/route.py", "worker/inject.py", "store/layout.py:tablets_of"),
     "pack": (
@@ -42,20 +42,22 @@ PARTS = {
         "worker/envelope.py",
     ),
     "unpack": ("worker/arrivals.py", "worker/envelope.py:unpack_section", "worker/envelope.py:_numbers"),
-    "load": ("store/lmdb.py:get_each", "store/lmdb.py:get", "store/lmdb.py:scan", "store/row.py:decode_row"),
-    "user code": ("benchmarks/pipelines",),
-    "around it": (
-        "worker/keyed.py",
-        "worker/context.py",
-        "worker/tablets.py",
-        "worker/step.py",
-        "worker/tasks.py",
+    "load": (
+        "store/lmdb.py:get_each",
+        "store/lmdb.py:get",
+        "store/lmdb.py:scan",
+        "store/row.py:decode_row",
+        "worker/context.py:load_state",
+        "worker/cache.py",
     ),
-    "encode": ("worker/context.py:encoded", "store/row.py", "model/codec.py", "store/layout.py"),
-    "write": ("store/lmdb.py", "sinks"),
+    "user code": ("benchmarks/pipelines",),
+    "around it": ("worker",),
+    "encode": ("worker/context.py:encoded", "store/row.py", "store/layout.py"),
+    "write": ("store", "sinks"),
     "commit": ("master",),
 }
-"""By part: files, or functions of files, which count before their file does."""
+"""By part: functions of files, files, and folders, in this order of precedence. What is named nowhere, such
+as a codec, belongs to whoever calls it."""
 
 OTHER = "other"
 
@@ -68,11 +70,13 @@ def part_of(path: str, function: str, line: str = "") -> str | None:
     """
     if path.endswith("store/lmdb.py") and ".commit(" in line:
         return "commit"
-    for wanted in (f"{path}:{function}", path):
+    folder = os.path.dirname(path)
+    if not folder.endswith("benchmarks/pipelines") and "millwheel/" not in path:
+        return None
+    for wanted in (f"{path}:{function}", path, folder):
         for part, places in PARTS.items():
-            for place in places:
-                if wanted.endswith(place) or (not place.endswith(".py") and f"/{place}/" in wanted):
-                    return part
+            if any(wanted.endswith(f"/{place}") for place in places):
+                return part
     return None
 
 

@@ -68,7 +68,7 @@ def measure(work: Path, keys: int, rounds: int) -> dict[str, Any]:
             killed = time.time_ns()
             process.wait()
             process = _start(work, keys)
-            _wait(lambda killed=killed: _first(out, killed) is not None, process, _PATIENCE, work)  # type: ignore[misc]
+            _wait(lambda killed=killed: _first(out, killed) is not None, process, _PATIENCE, work)
             seconds.append(((_first(out, killed) or killed) - killed) / 1e9)
             for path in out.glob("*.time"):
                 path.unlink()

@@ -82,7 +82,11 @@ def _parser() -> argparse.ArgumentParser:
         "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
-    command.add_argument("--store", required=True, help="a path (LMDB) or a URL: lmdb:///path, memory:")
+    command.add_argument(
+        "--store",
+        required=True,
+        help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, memory:",
+    )
     command.add_argument(
         "--master", help="Spark master, such as spark://host:7077, yarn, k8s://… (default: local, every core)"
     )
@@ -113,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_commands(commands, load_pipeline)
     add_asking_commands(commands, load_factory)
-    add_store_commands(commands)
+    add_store_commands(commands, _export)
     add_bench_command(commands)
     return parser
 
@@ -168,6 +172,14 @@ def _run(options: argparse.Namespace) -> int:
     report = run(pipeline, **arguments) if options.drain else _until_interrupted(pipeline, arguments)
     print(json.dumps(dataclasses.asdict(report)) if options.json else report)
     return 0
+
+
+def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
+    from millwheel.spark.session import local_session
+    from millwheel.spark.tables import export
+
+    found = load_pipeline(pipeline) if pipeline is not None else None
+    return export(local_session(), store, folder, found)
 
 
 def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -10,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import millwheel as mw
 from benchmarks import data
 from benchmarks.peers import environments, transform_with_state
+from benchmarks.pipelines import windows
 
 _ROOT = Path(__file__).resolve().parents[2]
 _HERE = Path(__file__).resolve().parent
@@ -24,6 +23,8 @@ CORES = 2
 _PATIENCE = 900  # seconds for a run
 
 Commands = list[list[str]]
+Prepare = Callable[[data.Input, Path, int], Commands]
+"""Of an input, a folder and the records of a batch: the commands."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class System:
     """
 
     name: str
-    prepare: Callable[[data.Input, Path, int], Commands]
+    prepare: Prepare
     read: Callable[[Path], Counter[data.Window]]
     guarantee: str
 
@@ -78,43 +79,21 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.fspath(_ROOT) + (os.pathsep + path if path else "")}
 
 
-def read_lines(paths: Iterable[Path]) -> Counter[data.Window]:
-    """Windows as the peers write them; each once."""
-    counts: Counter[data.Window] = Counter()
-    for path in paths:
-        with open(path) as file:
-            for line in file:
-                row = json.loads(line)
-                window = (row["key"], row["window"])
-                if window in counts:
-                    raise AssertionError(f"the window {window} was emitted twice")
-                counts[window] = row["count"]
-    return counts
-
-
 def _millwheel(source: data.Input, work: Path, batch: int) -> Commands:
     module = "benchmarks.pipelines.windows_run"
     places = [os.fspath(place) for place in (source.folder, work / "out", work / "store")]
     return [[sys.executable, "-m", module, *places, str(CORES)]]
 
 
-def millwheel_windows(out: Path) -> Counter[data.Window]:
-    """What `windows.pipeline` wrote."""
-    counts: Counter[data.Window] = Counter()
-    for record in mw.sinks.JsonLines(out).records():
-        window = (record.key, record.timestamp // mw.SECOND - 1)
-        if window in counts:
-            raise AssertionError(f"the window {window} was emitted twice")
-        counts[window] = record.value
-    return counts
+def _plain(parser: str) -> Prepare:
+    def prepare(source: data.Input, work: Path, batch: int) -> Commands:
+        places = [os.fspath(source.folder), os.fspath(work / "out"), str(CORES), parser]
+        return [[sys.executable, "-m", "benchmarks.peers.plain", *places]]
+
+    return prepare
 
 
-def _plain(source: data.Input, work: Path, batch: int) -> Commands:
-    places = [os.fspath(source.folder), os.fspath(work / "out")]
-    return [[sys.executable, "-m", "benchmarks.peers.plain", *places, str(CORES)]]
-
-
-def _spark(kind: str) -> Callable[[data.Input, Path, int], Commands]:
+def _spark(kind: str) -> Prepare:
     def prepare(source: data.Input, work: Path, batch: int) -> Commands:
         files = max(batch * (source.files - 1) // source.records, 1)
         places = [os.fspath(source.folder), os.fspath(work), str(CORES), str(files), kind]
@@ -147,7 +126,7 @@ def _ports(count: int) -> list[int]:
             one.close()
 
 
-def _flink(kind: str) -> Callable[[data.Input, Path, int], Commands]:
+def _flink(kind: str) -> Prepare:
     def prepare(source: data.Input, work: Path, batch: int) -> Commands:
         python = os.fspath(environments.ensure(environments.FLINK))
         places = [os.fspath(place) for place in (_joined(source), work / "out", work / "checkpoints")]
@@ -176,19 +155,25 @@ SYSTEMS = (
     System(
         "millwheel",
         _millwheel,
-        lambda work: millwheel_windows(work / "out"),
+        lambda work: windows.read(work / "out"),
         "exactly once, durable with every epoch",
     ),
     System(
         "plain loop",
-        _plain,
-        lambda work: read_lines((work / "out").glob("*.jsonl")),
+        _plain("orjson"),
+        lambda work: data.read_windows((work / "out").glob("*.jsonl")),
+        "none: what a crash finds is lost",
+    ),
+    System(
+        "plain loop, msgspec",
+        _plain("msgspec"),
+        lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "none: what a crash finds is lost",
     ),
     System(
         "Bytewax",
         _bytewax,
-        lambda work: read_lines((work / "out").glob("*.jsonl")),
+        lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "exactly once for files, a snapshot a second",
     ),
     System(
@@ -206,13 +191,13 @@ SYSTEMS = (
     System(
         "PyFlink",
         _flink("default"),
-        lambda work: read_lines((work / "out").glob("part-*")),
+        lambda work: data.read_windows((work / "out").glob("part-*")),
         "exactly once, a checkpoint a second",
     ),
     System(
         "PyFlink, tuned",
         _flink("tuned"),
-        lambda work: read_lines((work / "out").glob("part-*")),
+        lambda work: data.read_windows((work / "out").glob("part-*")),
         "exactly once, a checkpoint a second",
     ),
 )

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from benchmarks import data
 from benchmarks.data import Window
 
 SETTINGS = {
@@ -224,17 +225,7 @@ def number_records(
 
 def read_windows(work: Path) -> Counter[Window]:
     """What `count_windows` wrote, as its commit log has it."""
-    counts: Counter[Window] = Counter()
-    log = work / "out" / "_spark_metadata"
-    for path in committed(log):
-        with open(path) as file:
-            for line in file:
-                row = json.loads(line)
-                window = (row["query"], row["window"])
-                if window in counts:
-                    raise AssertionError(f"the window {window} was emitted twice")
-                counts[window] = row["count"]
-    return counts
+    return data.read_windows(committed(work / "out" / "_spark_metadata"), key="query")
 
 
 def committed(log: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import millwheel as mw
+from benchmarks.pipelines.load import Nowhere, Windower
 
 _SPREAD = 2_654_435_761  # Knuth's: neighbours go far apart, and every key gets its share
 _RATE = 20_000  # records in a second of event time, for those that close windows
@@ -63,27 +64,6 @@ def pipeline(*, records: int, keys: int, size: int = 10, state: int = 0, levels:
             outputs=[stream] if stream is not None else [],
         )
     return p
-
-
-class Windower(mw.Computation):
-    """State and timers that come and go: the live state stays what it is, however long it runs."""
-
-    def process_record(self, record: mw.Record) -> None:
-        window = record.timestamp // mw.SECOND
-        self.state[window] = self.state.get(window, 0) + 1
-        self.set_timer(str(window), (window + 1) * mw.SECOND)
-
-    def process_timer(self, timer: mw.Timer) -> None:
-        self.produce("windows", self.state.pop(int(timer.tag)))
-        if not self.state:
-            del self.state
-
-
-class Nowhere(mw.Sink):
-    """Takes records and keeps none: a sink that grows would hide what else does."""
-
-    def write(self, epoch: int, shard: int, records: Sequence[mw.Record]) -> None:
-        """Nothing to do."""
 
 
 def endless(keys: int, records: int) -> mw.Pipeline:

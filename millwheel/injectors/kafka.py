@@ -247,6 +247,8 @@ class Kafka(Injector):
 
     def lost(self, offsets: Mapping[str, Offset]) -> str | None:
         kafka = import_kafka()
+        if self._start == "latest":
+            return 'it has no beginning: it was begun at the end of the topic (start="latest")'
         wanted = {kafka.TopicPartition(*_parse(name)): kafka.admin.OffsetSpec.earliest() for name in offsets}
         try:
             answers = self._client.list_offsets(wanted, request_timeout=_REQUEST)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import atexit
 import importlib.metadata
+import logging
 import os
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
@@ -28,6 +31,9 @@ from millwheel.spark.packing import pack_modules
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
 
+logger = logging.getLogger("millwheel")
+
+_KNOCK = "millwheel-knocks"
 _PATIENCE = 120.0  # seconds for the first executor: a cluster may have to start a machine for it
 _ROUNDS = 5  # of asking until every executor has answered; a busy one gets no task at first
 _PACKAGES = ("lmdb", "msgpack", "numpy", "orjson", "xxhash")  # what a worker imports
@@ -49,6 +55,11 @@ def make_ready(context: SparkContext, where: str | os.PathLike[str]) -> None:
     _send(context)
     wanted = [*_PACKAGES, "psycopg"] if os.fspath(where).startswith("postgres") else _PACKAGES
     for answer in _ask(context, probe.Question(packages=tuple(wanted))):
+        if _minor(answer.pyspark) != _minor(pyspark.__version__):
+            raise EngineError(
+                f"{answer.who} has PySpark {answer.pyspark}, and the driver {pyspark.__version__}: a cluster "
+                f"runs one version (pip install 'pyspark=={answer.pyspark}', if millwheel takes it)"
+            )
         if answer.missing:
             raise EngineError(
                 f"{answer.who} lacks {', '.join(answer.missing)}: millwheel's own code was sent there, but "
@@ -86,16 +97,31 @@ def check_store(context: SparkContext, store: Store) -> None:
 
 
 def _await_executors(context: SparkContext) -> None:
-    """Waits for the first executor: without one, a job would wait for ever and say nothing."""
+    """Waits for the first executor: without one, a job would wait for ever and say nothing.
+
+    There is a job all the same, as with dynamic allocation no executor comes before there is work.
+    """
+    if _executors(context):
+        return
+    threading.Thread(target=_knock, args=(context,), name="millwheel-knocks", daemon=True).start()
     end = time.monotonic() + _PATIENCE
     while not _executors(context):
         if time.monotonic() > end:
+            context.cancelJobGroup(_KNOCK)
             raise EngineError(
                 f"no executor of {context.master} has come within {_PATIENCE:.0f} seconds: are its "
                 "workers running, has it cores and memory left (spark.executor.cores, spark.executor.memory),"
                 " and can they reach this machine (SPARK_LOCAL_IP, spark.driver.host)?"
             )
         time.sleep(0.1)
+
+
+def _knock(context: SparkContext) -> None:
+    try:
+        context.setJobGroup(_KNOCK, "waits for executors")
+        context.parallelize([0], 1).count()
+    except Exception:  # what is wrong is said by the questions that follow
+        logger.debug("the first job on %s failed", context.master, exc_info=True)
 
 
 def _executors(context: SparkContext) -> int:
@@ -113,6 +139,10 @@ def _send(context: SparkContext) -> None:
     if place not in _sent:
         context.addPyFile(os.fspath(packed))
         _sent.add(place)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def _requirement(name: str) -> str:

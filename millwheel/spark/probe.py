@@ -15,6 +15,7 @@ class Answer:
     host: str
     machine: str
     python: str
+    pyspark: str
     missing: list[str]
     sees: bool
 
@@ -50,6 +51,8 @@ class Question:
         import sys
         import time
 
+        import pyspark
+
         for _ in items:
             pass
         missing = []
@@ -70,6 +73,7 @@ class Question:
             "host": socket.gethostname(),
             "machine": machine(),
             "python": sys.executable,
+            "pyspark": pyspark.__version__,
             "missing": missing,
             "sees": sees,
         }

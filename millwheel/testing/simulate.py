@@ -16,6 +16,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,9 +30,10 @@ from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
+from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
-from millwheel.store.memory import MemoryShard
+from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.worker.cache import Cache
@@ -69,6 +71,7 @@ class SimulationFailure(AssertionError):
 
 
 Make = Callable[[], Pipeline]
+MakeStore = Callable[[int], Store]
 Check = Callable[[Simulated], None]
 
 
@@ -78,13 +81,17 @@ def simulate(
     seeds: Iterable[int] = range(100),
     faults: Faults | None = None,
     check: Check | None = None,
+    variants: Sequence[Make] = (),
+    store: MakeStore = MemoryStore,
 ) -> Counter[str]:
     """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
 
     ``make`` builds the pipeline anew, injectors included, as a restarted process does; its injectors must
     end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
     depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
-    Returns how often each fault was.
+    ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
+    feel that others come and go. ``store`` makes an empty store of so many shards for a run; as a rule that
+    is one in memory. Returns how often each fault was.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
@@ -99,13 +106,13 @@ def simulate(
     >>> sum(simulate(make, seeds=range(5)).values()) > 0
     True
     """
-    expected = run_schedule(make, 0, NO_FAULTS)
+    expected = run_schedule(make, 0, NO_FAULTS, store)
     if check is not None:
         check(expected)
     happened: Counter[str] = Counter()
     for seed in seeds:
         try:
-            result = run_schedule(make, seed, faults or Faults())
+            result = run_schedule(make, seed, faults or Faults(), store, variants)
             if check is not None:
                 check(result)
             else:
@@ -118,33 +125,54 @@ def simulate(
     return happened
 
 
-def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
+def run_schedule(
+    make: Make,
+    seed: int,
+    faults: Faults,
+    store: MakeStore = MemoryStore,
+    variants: Sequence[Make] = (),
+) -> Simulated:
     """One run to the end of the input, under the faults that the seed decides."""
-    world = World(seed, faults, _SHARDS)
+    with closing(store(_SHARDS)) as base:
+        return _run_schedule(make, World(seed, faults, base), variants)
+
+
+def _run_schedule(make: Make, world: World, variants: Sequence[Make]) -> Simulated:
+    faults = world.faults
     taps = _Taps(world)
     lows = _Lows()
     epochs = 0
+    wanted = make
+    """What somebody wants the pipeline to be: in the end, what it was."""
 
-    def drive() -> bool:
-        nonlocal epochs
-        store = world.store()
-        graph = taps.tap(build(make()))
+    def begin() -> tuple[Driver, _Executor]:
         chaotic = faults.most > 0
         choose = world.random.choice
+        driver = Driver(
+            taps.tap(build(wanted())),
+            world.store(),
+            slots=choose((1, 2, 3, 4)) if chaotic else 2,
+            clock=world.clock,
+            owner="a simulated driver",
+            due_limit=choose((1, 3, 1000)) if chaotic else 1000,
+            compact_below=choose((0, 10, 4000)) if chaotic else 4000,
+        )
+        driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
+        return driver, _Executor(world, driver.graph, driver)
+
+    def drive() -> bool:
+        nonlocal epochs, wanted
         driver: Driver | None = None
         try:
-            driver = Driver(
-                graph,
-                store,
-                slots=choose((1, 2, 3, 4)) if chaotic else 2,
-                clock=world.clock,
-                owner="a simulated driver",
-                due_limit=choose((1, 3, 1000)) if chaotic else 1000,
-                compact_below=choose((0, 10, 4000)) if chaotic else 4000,
-            )
-            driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, driver.graph, driver)
-            while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
+            driver, executor = begin()
+            while True:
+                plan = driver.next_plan_to_the_end()
+                if plan is None and driver.ended:
+                    if wanted is make:
+                        return True
+                    wanted = make
+                    driver, executor = begin()
+                    continue
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
                 world.point()
@@ -153,17 +181,27 @@ def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
                 epochs += 1
                 if world.happens("reshape"):
                     driver.lay_out(_reshaped(world, driver))
+                if variants and world.happens("change"):
+                    wanted = world.random.choice((make, *variants))
+                    driver, executor = begin()
+                elif driver.caught_up:
+                    driver, executor = begin()
         except FencedError:
             if driver is not None and driver.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
             world.happened["driver refused"] += 1
             return False
+        except PipelineError:  # an epoch of another variant is not finished
+            if not variants:
+                raise
+            world.happened["change refused"] += 1
+            wanted = world.random.choice((make, *variants))
+            return False
         except _Mishap:
             return False
-        return True
 
     world.run(drive)
-    wrong = check_store(world.memory).problems
+    wrong = check_store(world.base).problems
     if wrong:
         raise AssertionError(f"the store is not sound: {'; '.join(wrong[:3])}")
     result = _read(world, build(make()), taps)
@@ -184,7 +222,8 @@ def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
 
 def _generation(world: World) -> int:
     """Of the driver that owns the pipeline."""
-    data = world.memory.all_shards[0].get(b"driver")
+    with world.base.journal.snapshot() as snapshot:
+        data = snapshot.get(b"driver")
     return int(unpack(data)[0]) if data is not None else 0
 
 
@@ -389,13 +428,15 @@ def _read(world: World, graph: Graph, taps: _Taps) -> Simulated:
     """What is in the store and behind the sinks."""
     rows: dict[str, dict[str, Row]] = {name: {} for name in graph.nodes}
     states: dict[str, dict[str, Any]] = {name: {} for name in graph.nodes}
-    memory = world.memory
-    data = memory.all_shards[0].get(b"numbers")
+    with world.base.journal.snapshot() as journal:
+        data = journal.get(b"numbers")
     numbers: dict[str, int] = unpack(data) if data is not None else {}
     for name, node in graph.nodes.items():
         prefix = row_prefix(numbers[name])
-        for shard in memory.all_shards[1:]:
-            for entry, value in shard.scan(prefix, after(prefix)):
+        for shard in world.base.shards:
+            with shard.snapshot() as snapshot:
+                entries = list(snapshot.scan(prefix, after(prefix)))
+            for entry, value in entries:
                 row = decode_row(value)
                 key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
                 rows[name][key] = row
@@ -462,7 +503,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     seeds = range(options.seeds) if options.seed is None else [options.seed]
     try:
-        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None))
+        variants = getattr(make, "variants", ())
+        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None), variants=variants)
     except (SimulationFailure, PipelineError, MillWheelError) as error:
         print(error, file=sys.stderr)
         return 1

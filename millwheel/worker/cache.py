@@ -154,7 +154,6 @@ class Reading:
         self._snapshot = snapshot
         self._place = place
         self._first = bytes((first,))
-        self._state = state
         self._epoch = epoch
         self._limit = limit
         self._found = _Header.from_bytes(kept.get(place + _HEADER))

@@ -19,8 +19,11 @@ def _system(name: str) -> systems.System:
     return next(system for system in systems.SYSTEMS if system.name == name)
 
 
-def test_the_plain_loop_counts_every_key_in_one_of_its_processes(source: data.Input, tmp_path: Path) -> None:
-    counts, seconds = systems.run(_system("plain loop"), source, tmp_path / "run", 0)
+@pytest.mark.parametrize("name", ["plain loop", "plain loop, msgspec"])
+def test_the_plain_loop_counts_every_key_in_one_of_its_processes(
+    name: str, source: data.Input, tmp_path: Path
+) -> None:
+    counts, seconds = systems.run(_system(name), source, tmp_path / "run", 0)
     assert counts == source.truth()
     assert seconds > 0
     assert not (tmp_path / "run").exists()
@@ -43,7 +46,7 @@ def test_a_window_that_comes_twice_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "part.jsonl"
     path.write_text('{"key": "a", "window": 1, "count": 2}\n' * 2)
     with pytest.raises(AssertionError, match="emitted twice"):
-        systems.read_lines([path])
+        data.read_windows([path])
 
 
 def test_a_system_that_fails_says_what_it_said(source: data.Input, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import data, growth, guarantees, profile, recovery, sweeps
+from benchmarks import data, growth, guarantees, latency, profile, recovery, sweeps
 from benchmarks.__main__ import NAMES, catalogue
 from benchmarks.pace import Pace
 
@@ -32,6 +32,11 @@ def test_a_run_that_slows_down_shows_in_its_tenths() -> None:
     assert at[-1] == 100_000_000
 
 
+def test_a_stamp_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "0-1.stamps").write_text("7 1000000 1250000\n8 1000000 1")
+    assert latency.read_stamped(tmp_path) == {7: 0.25}
+
+
 def test_the_histogram_of_figure_13_has_every_record() -> None:
     assert guarantees.histogram([3.0, 4.9, 5.0, 12.0]) == {"0": 2, "5": 1, "10": 1}
 
@@ -46,6 +51,10 @@ def test_the_histogram_of_figure_13_has_every_record() -> None:
         ("/any/millwheel/sinks/jsonlines.py", "write_columns", "write"),
         ("/any/millwheel/master/journal.py", "commit", "commit"),
         ("/any/benchmarks/pipelines/windows.py", "process_record", "user code"),
+        ("/any/millwheel/worker/keyed.py", "run", "around it"),
+        ("/any/millwheel/worker/context.py", "encoded", "encode"),
+        ("/any/millwheel/injectors/fields.py", "read", "decode"),
+        ("/any/millwheel/model/codec.py", "pack", None),
         ("/usr/lib/python3/json.py", "loads", None),
     ],
 )

@@ -265,7 +265,8 @@ _MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
 _RESHAPED = Faults(reshape=0.4, most=24)
 
 _FAULTS = {
-    "the sequencer is not looked at": _MISHAPS,
+    "the sequencer is not looked at": replace(_MISHAPS, reshape=0.2, most=30),
+    "a new driver fences nothing": _MISHAPS,
     "a plan is run again on another map": _RESHAPED,
     "records are sent by an old map": _RESHAPED,
     "a change fences nothing": replace(_MISHAPS, reshape=0.5, most=40),

@@ -92,6 +92,13 @@ def test_a_package_that_an_executor_lacks_is_named_at_start_up(cluster: Standalo
     assert "Traceback" not in done.stderr
 
 
+def test_a_python_that_an_executor_cannot_start_is_said(cluster: Standalone, tmp_path: Path) -> None:
+    done = _run(cluster, tmp_path, tmp_path / "no-such-python", str(tmp_path / "store"))
+    assert done.returncode == 1
+    assert "Cannot run program" in done.stderr.splitlines()[-1]
+    assert "PYSPARK_PYTHON says which Python they start" in done.stderr
+
+
 def test_lmdb_is_refused_where_an_executor_does_not_see_the_disk(cluster: Standalone, tmp_path: Path) -> None:
     hidden = tmp_path / "disk of the driver"
     hidden.mkdir()
