@@ -232,7 +232,7 @@ def _changes_fence_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layout_module, "refence", lambda *rest: None)
 
 
-_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
+_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, reshape=0.0, most=20)
 """What it takes until an old plan and another one for the same epoch meet."""
 
 _RESHAPED = Faults(reshape=0.4, most=24)
