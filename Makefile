@@ -26,7 +26,7 @@ test: setup lint ## Run every test.
 lint: $(STAMP) ## Check format, style and types.
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
-bench: setup ## Measure against PySpark's transformWithState; writes artifacts/bench.
+bench: setup ## Measure: every figure, and the field; writes artifacts/bench.
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]' && $(BIN)/python -m benchmarks
 
 clean: ## Remove the virtual environment and everything that was made.

@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,6 +72,24 @@ def generate(folder: Path, *, keys: int, records: int, files: int, seed: int = 1
         files,
     )
     return Input(folder, keys, records, files + 1)
+
+
+def read_windows(paths: Iterable[Path], key: str = "key") -> Counter[Window]:
+    """Windows as the peers write them, lines of JSON; each must be there once."""
+    counts: Counter[Window] = Counter()
+    for path in paths:
+        with open(path) as file:
+            for line in file:
+                row = json.loads(line)
+                add_window(counts, (row[key], row["window"]), row["count"])
+    return counts
+
+
+def add_window(counts: Counter[Window], window: Window, count: int) -> None:
+    """A window that comes twice is wrong, whatever its counts are."""
+    if window in counts:
+        raise AssertionError(f"the window {window} was emitted twice")
+    counts[window] = count
 
 
 def without_last(counts: Counter[Window]) -> Counter[Window]:

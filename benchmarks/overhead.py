@@ -111,7 +111,7 @@ def _turn(spark: SparkSession, source: data.Input, folder: Path, *, watched: boo
     with _looking(port if watched else None) as looks:
         started = time.perf_counter()
         mw.run(
-            windows.pipeline(source, folder / "out"),
+            windows.pipeline(source.pattern, folder / "out"),
             store=folder / "store",
             spark=spark,
             progress=False,
@@ -128,7 +128,7 @@ def run_parts(*, quick: bool = False) -> dict[str, Any]:
     with results.scratch("overhead") as work:
         source = data.generate(work / "input", keys=_KEYS, records=epochs * 200, files=1)
         store = LmdbStore(work / "store", shards=_SLOTS, sync=False)
-        graph = build(windows.pipeline(source, work / "out"))
+        graph = build(windows.pipeline(source.pattern, work / "out"))
         driver = Driver(graph, store, slots=_SLOTS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
         seconds: dict[str, list[float]] = {"an epoch": []}
         driver.observer = recorder = Recorder(driver)

@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 @contextmanager
 def session(
-    work: Path, settings: Mapping[str, str] | None = None, memory: str = "2g"
+    work: Path, settings: Mapping[str, str] | None = None, memory: str = "2g", cores: int | None = None
 ) -> Iterator[SparkSession]:
     """A session of its own, with its files below ``work``, stopped at the end; or the active one as it is."""
     active = SparkSession.getActiveSession()
@@ -32,7 +32,7 @@ def session(
     path = os.environ.get("PYTHONPATH")
     if os.fspath(_ROOT) not in (path or "").split(os.pathsep):
         os.environ["PYTHONPATH"] = os.fspath(_ROOT) + (os.pathsep + path if path else "")
-    builder = SparkSession.builder.appName("benchmarks").master(f"local[{os.cpu_count() or 1},4]")
+    builder = SparkSession.builder.appName("benchmarks").master(f"local[{cores or os.cpu_count() or 1},4]")
     wanted = {
         **SETTINGS,
         "spark.driver.memory": memory,

@@ -56,7 +56,7 @@ def run(*, quick: bool = False, rounds: int = 3) -> dict[str, Any]:
         cases: list[dict[str, Any]] = []
         result = {"quick": quick, "rounds": rounds, "cases": cases}
         for case in QUICK_CASES if quick else CASES:
-            cases.append(_Comparison(case, spark, work).run(rounds))
+            cases.append(Comparison(case, spark, work).run(rounds))
             results.save(name, result)  # a later case that fails does not cost this one
     _print(cases, quick=quick)
     chart.bars(
@@ -72,7 +72,7 @@ def run(*, quick: bool = False, rounds: int = 3) -> dict[str, Any]:
     return result
 
 
-class _Comparison:
+class Comparison:
     """One case on both systems, in turns."""
 
     def __init__(self, case: Case, spark: SparkSession, work: Path) -> None:
@@ -80,9 +80,9 @@ class _Comparison:
         self._spark = spark
         self._work = work / f"{case.keys}-keys"
         self._runs = 0
-        self._short = self._generate("short", case.peer_records)
+        self.short = self._generate("short", case.peer_records)
         alike = case.records == case.peer_records
-        self._long = self._short if alike else self._generate("long", case.records)
+        self._long = self.short if alike else self._generate("long", case.records)
         self._files_a_batch = case.peer_batch // min(_FILE, case.peer_batch)
 
     def _generate(self, name: str, records: int) -> data.Input:
@@ -91,23 +91,23 @@ class _Comparison:
 
     def run(self, rounds: int) -> dict[str, Any]:
         # The first turn warms up, and is where both read the same files and must agree.
-        short, long = self._short.truth(), self._long.truth()
-        theirs, _ = self._peer(self._short)
-        ours, _ = self._millwheel(self._short)
+        short, long = self.short.truth(), self._long.truth()
+        theirs, _ = self.peer(self.short)
+        ours, _ = self.millwheel(self.short)
         same = ours == theirs == short
         millwheel: list[float] = []
         same_files: list[float] = []
         peer: list[float] = []
         for number in range(rounds):
             _say(f"{self._case.keys:,} keys, round {number + 1} of {rounds}")
-            counts, seconds = self._millwheel(self._long)
+            counts, seconds = self.millwheel(self._long)
             same = same and counts == long
             millwheel.append(self._case.records / seconds)
-            if self._long is not self._short:
-                counts, seconds = self._millwheel(self._short)
+            if self._long is not self.short:
+                counts, seconds = self.millwheel(self.short)
                 same = same and counts == short
-            same_files.append(self._short.records / seconds)
-            counts, seconds = self._peer(self._short)
+            same_files.append(self.short.records / seconds)
+            counts, seconds = self.peer(self.short)
             same = same and counts == short
             peer.append(self._case.peer_records / seconds)
             _say(f"  millwheel {millwheel[-1]:,.0f} records/s, the peer {peer[-1]:,.0f}")
@@ -116,10 +116,10 @@ class _Comparison:
             "keys": self._case.keys,
             "windows": len(short),
             "same_windows": same,
-            "millwheel": _summary(self._case.records, millwheel),
+            "millwheel": summary(self._case.records, millwheel),
             "transformWithState": {
                 "records_a_batch": self._case.peer_batch,
-                **_summary(self._case.peer_records, peer),
+                **summary(self._case.peer_records, peer),
             },
             "ratio": ratio,
             "ratio_on_the_same_files": statistics.median(same_files) / statistics.median(peer),
@@ -127,26 +127,23 @@ class _Comparison:
             "passed": same and ratio >= self._case.target,
         }
 
-    def _millwheel(self, source: data.Input) -> tuple[Counter[data.Window], float]:
+    def millwheel(self, source: data.Input, store: str | None = None) -> tuple[Counter[data.Window], float]:
+        """The windows that millwheel finds, with LMDB or another store, and the seconds that it takes."""
         folder = self._fresh()
         started = time.perf_counter()
         mw.run(
-            windows.pipeline(source, folder / "out"),
-            store=folder / "store",
+            windows.pipeline(source.pattern, folder / "out"),
+            store=folder / "store" if store is None else store,
             spark=self._spark,
             progress=False,
         )
         seconds = time.perf_counter() - started
-        counts: Counter[data.Window] = Counter()
-        for record in mw.sinks.JsonLines(folder / "out").records():
-            window = (record.key, record.timestamp // mw.SECOND - 1)
-            if window in counts:
-                raise AssertionError(f"the window {window} was emitted twice")
-            counts[window] = record.value
+        counts = windows.read(folder / "out")
         shutil.rmtree(folder)
         return data.without_last(counts), seconds
 
-    def _peer(self, source: data.Input) -> tuple[Counter[data.Window], float]:
+    def peer(self, source: data.Input) -> tuple[Counter[data.Window], float]:
+        """The same of `transformWithState`."""
         folder = self._fresh()
         seconds = transform_with_state.count_windows(self._spark, source.folder, folder, self._files_a_batch)
         counts = transform_with_state.read_windows(folder)
@@ -161,7 +158,8 @@ class _Comparison:
         return folder
 
 
-def _summary(records: int, rates: list[float]) -> dict[str, Any]:
+def summary(records: int, rates: list[float]) -> dict[str, Any]:
+    """What is told of the rates of some runs."""
     return {"records": records, "rates": [round(r) for r in rates], "median": round(statistics.median(rates))}
 
 

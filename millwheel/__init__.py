@@ -17,7 +17,7 @@ from millwheel.model import codec as codecs
 from millwheel.model import combiners
 from millwheel.model.codec import register
 from millwheel.model.computation import Computation
-from millwheel.model.injector import Injector
+from millwheel.model.injector import Injector, RecordBatch
 from millwheel.model.keys import SKIP, by, by_key
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
@@ -49,6 +49,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "Record",
+    "RecordBatch",
     "Report",
     "Sink",
     "StoreError",

@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, and the commands for what runs or has run."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, ``bench``, and those for what runs or ran."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from millwheel.asking import add_asking_commands
+from millwheel.bench import add_bench_command
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import run, start
 from millwheel.master.status import Report
@@ -77,11 +78,27 @@ def _parser() -> argparse.ArgumentParser:
         help="run a pipeline",
         description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
         "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store.",
-        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain",
+        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
+        "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
-    command.add_argument("--store", required=True, help="a path (LMDB) or a URL: lmdb:///path, memory:")
-    command.add_argument("--master", help="Spark master (default: local, every core)")
+    command.add_argument(
+        "--store",
+        required=True,
+        help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, memory:",
+    )
+    command.add_argument(
+        "--master", help="Spark master, such as spark://host:7077, yarn, k8s://… (default: local, every core)"
+    )
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=VALUE",
+        help="a setting of Spark, such as spark.executor.memory=4g; may be given again",
+    )
+    command.add_argument("--cache", type=int, metavar="BYTES", help="of the store that an executor keeps")
     command.add_argument(
         "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
     )
@@ -100,7 +117,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_commands(commands, load_pipeline)
     add_asking_commands(commands, load_factory)
-    add_store_commands(commands)
+    add_store_commands(commands, _export)
+    add_bench_command(commands)
     return parser
 
 
@@ -112,6 +130,13 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"a number of 1 or more, not {text!r}")
     return number
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name.startswith("spark.") or not separator:
+        raise argparse.ArgumentTypeError(f"spark.NAME=VALUE, not {text!r}")
+    return name, value
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -138,13 +163,23 @@ def _run(options: argparse.Namespace) -> int:
         arguments["slots"] = options.slots
     if options.take_over:
         arguments["takeover"] = True
-    if options.master is not None:
+    if options.cache is not None:
+        arguments["cache"] = options.cache
+    if options.master is not None or options.conf:
         from millwheel.spark.session import local_session
 
-        arguments["spark"] = local_session(options.master)
+        arguments["spark"] = local_session(options.master, dict(options.conf))
     report = run(pipeline, **arguments) if options.drain else _until_interrupted(pipeline, arguments)
     print(json.dumps(dataclasses.asdict(report)) if options.json else report)
     return 0
+
+
+def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
+    from millwheel.spark.session import local_session
+    from millwheel.spark.tables import export
+
+    found = load_pipeline(pipeline) if pipeline is not None else None
+    return export(local_session(), store, folder, found)
 
 
 def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:

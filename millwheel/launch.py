@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "run", "start"]
 
+_CACHE = 64_000_000  # bytes: a third of a million rows of a hundred bytes
 _TARGET_TO_THE_END = 3.0
 """Seconds: nobody waits for the records of a backlog one by one, and a larger epoch costs less for each."""
 
@@ -42,6 +43,7 @@ _OPTIONS = {
     "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1, or target)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
+    "cache": "bytes of the store that an executor keeps (default: 64 MB for PostgreSQL, none for LMDB)",
     "balance": "whether key intervals follow the load: move, split and merge (default: yes)",
     "takeover": "whether to take the store from a driver that still holds it (default: no)",
     "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
@@ -97,14 +99,23 @@ def _launch(
         raise PipelineError(f"a millwheel.Pipeline is run, not {pipeline!r}")
     graph = build(pipeline)
 
+    from millwheel.spark.cluster import check_store, make_ready
     from millwheel.spark.session import local_session
 
     session = spark if spark is not None else local_session()
     context = session.sparkContext
+    make_ready(context, where)
     slots = options.get("slots") or min(context.defaultParallelism, 64)
     check_slots(slots)
     cores = context.defaultParallelism
     store, discard = _open(where, slots)
+    try:
+        cache = _cache_size(options.get("cache"), store)
+        check_store(context, store)
+    except BaseException:
+        store.close()
+        discard()
+        raise
     passed = ("target", "due_limit", "compact_below", "max_skew", "step_budget", "takeover")
     given = {name: options[name] for name in passed if name in options}
     if not follow:
@@ -126,7 +137,7 @@ def _launch(
         from millwheel.spark.executor import SparkExecutor
 
         try:
-            return driver, SparkExecutor(context, driver.graph, driver.numbers, store)
+            return driver, SparkExecutor(context, driver.graph, driver.numbers, store, cache)
         except BaseException:
             driver.let_go()
             raise
@@ -152,6 +163,15 @@ def _launch(
     job.view = lambda: look(store, time.time_ns() // 1000)
     job.start()
     return job
+
+
+def _cache_size(given: Any, store: Store) -> int:
+    """What reads of LMDB would save is less than keeping a second copy costs."""
+    if given is None:
+        return 0 if isinstance(store, LmdbStore) else _CACHE
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise PipelineError(f"the option cache is a number of bytes, such as 64_000_000, or 0; not {given!r}")
+    return given
 
 
 def _watch(driver: Driver, pipeline: Pipeline, spark: str | None, options: dict[str, Any]) -> str | None:

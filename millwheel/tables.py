@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+NAMES = ("state", "timers", "watermarks", "intervals", "epochs")
+
+
 @dataclass(frozen=True)
 class Tables:
     """What a store holds. Times are microseconds since 1970, and beside them Spark's timestamps.
@@ -33,7 +36,7 @@ class Tables:
 
     def create_views(self, prefix: str = "") -> None:
         """Makes them known to SQL as temporary views of their names."""
-        for name in ("state", "timers", "watermarks", "intervals", "epochs"):
+        for name in NAMES:
             getattr(self, name).createOrReplaceTempView(prefix + name)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import millwheel as mw
+from millwheel.store.base import Store
+from millwheel.store.open import open_store
 from tests.servers.kafka import Broker, broker
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
+from tests.store.undoing import Undoing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,11 +23,40 @@ if TYPE_CHECKING:
 MakeHarness = Callable[[mw.Pipeline], mw.testing.Harness]
 
 
-@pytest.fixture(params=[(0, 1), (1, 1), (2, 3)], ids=lambda p: f"seed{p[0]}-slots{p[1]}")
-def harness(request: pytest.FixtureRequest) -> MakeHarness:
-    """Makes a harness; the test runs under several seeds and layouts, which must not matter."""
-    seed, slots = request.param
+@pytest.fixture(
+    params=[(0, 1, "memory"), (1, 1, "memory"), (2, 3, "memory"), (3, 3, "postgres")],
+    ids=lambda p: f"seed{p[0]}-slots{p[1]}-{p[2]}",
+)
+def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MakeHarness:
+    """Makes a harness; the test runs under several seeds, layouts and stores, which must not matter."""
+    seed, slots, store = request.param
+    if store == "postgres":
+        stores = iter(request.getfixturevalue("emptied_stores"))
+        monkeypatch.setattr("millwheel.testing.harness.MemoryStore", lambda shards: Undoing(next(stores)))
     return lambda pipeline: mw.testing.Harness(pipeline, seed=seed, slots=slots)
+
+
+class _Stores:
+    """Stores in PostgreSQL that tests use one after the other: to make one takes longer than to empty it."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self.made: list[Store] = []
+
+    def __iter__(self) -> Iterator[Store]:
+        for number in itertools.count():
+            if number == len(self.made):
+                self.made.append(open_store(f"{self._database}?schema=harness_{number}", shards=4))
+            yield self.made[number]
+
+
+@pytest.fixture(scope="session")
+def emptied_stores(database: str) -> Iterator[_Stores]:
+    """As many as a test wants, each of four shards."""
+    stores = _Stores(database)
+    yield stores
+    for store in stores.made:
+        store.close()
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +67,29 @@ def postgres() -> Iterator[Cluster]:
             yield found
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def database(postgres: Cluster) -> str:
+    """The URL of a database for stores."""
+    return postgres.make_database("stores")
+
+
+_schemas = itertools.count()
+
+
+@pytest.fixture
+def schema_url(database: str) -> str:
+    """The URL of a store in PostgreSQL that is not there yet."""
+    return f"{database}?schema=store_{next(_schemas)}"
+
+
+@pytest.fixture(params=["lmdb", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store is to be: a path, and a URL."""
+    if request.param == "lmdb":
+        return str(tmp_path / "store")
+    return str(request.getfixturevalue("schema_url"))
 
 
 @pytest.fixture(scope="session")

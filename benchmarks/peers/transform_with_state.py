@@ -1,11 +1,11 @@
-"""PySpark's own stateful operator: `transformWithState`, Row API, state in RocksDB."""
+"""PySpark's own stateful operator: `transformWithState`, with rows and with Pandas, state in RocksDB."""
 
 from __future__ import annotations
 
 import datetime
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from benchmarks import data
 from benchmarks.data import Window
 
 SETTINGS = {
@@ -39,7 +40,7 @@ _INPUT = "time BIGINT, query STRING, user STRING"
 _MILLISECONDS = 1_000
 
 
-class Windower(StatefulProcessor):
+class _Windower(StatefulProcessor):
     """Counts a key's records per one-second window.
 
     Every access to state or timers is a round trip to the JVM, so a key has one value for all its open
@@ -51,8 +52,7 @@ class Windower(StatefulProcessor):
         self._handle = handle
         self._state = handle.getValueState("counts", "counts BINARY")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        arrived = Counter(row[0] for row in rows)
+    def _add(self, arrived: Mapping[int, int]) -> None:
         found = self._state.get()
         counts: dict[int, int] = _unpack(found[0]) if found is not None else {}
         earliest = min(counts, default=None)
@@ -64,24 +64,58 @@ class Windower(StatefulProcessor):
             if earliest is not None:
                 self._handle.deleteTimer((earliest + 1) * _MILLISECONDS)
             self._handle.registerTimer((first + 1) * _MILLISECONDS)
-        return iter(())
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        passed = timerValues.getCurrentWatermarkInMs()
+    def _complete(self, passed: int) -> list[tuple[int, int]]:
+        """The windows that ended before the watermark, which are forgotten."""
         found = self._state.get()
         counts = _unpack(found[0]) if found is not None else {}
         complete = sorted(window for window in counts if (window + 1) * _MILLISECONDS <= passed)
-        for window in complete:
-            yield Row(query=key[0], window=window, count=counts[window])
-        rest = {window: count for window, count in counts.items() if window not in set(complete)}
-        if rest:
-            self._state.update((msgpack.packb(rest),))
-            self._handle.registerTimer((min(rest) + 1) * _MILLISECONDS)
+        windows = [(window, counts.pop(window)) for window in complete]
+        if counts:
+            self._state.update((msgpack.packb(counts),))
+            self._handle.registerTimer((min(counts) + 1) * _MILLISECONDS)
         else:
             self._state.clear()
+        return windows
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class Windower(_Windower):
+    """Takes and gives rows."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        self._add(Counter(row[0] for row in rows))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        for window, count in self._complete(timerValues.getCurrentWatermarkInMs()):
+            yield Row(query=key[0], window=window, count=count)
+
+
+class PandasWindower(_Windower):
+    """Takes and gives data frames, one or more a key."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        arrived: Counter[int] = Counter()
+        for frame in rows:
+            arrived.update(frame["window"].to_numpy().tolist())
+        self._add(arrived)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        import pandas  # here, as only this one needs it
+
+        windows = self._complete(timerValues.getCurrentWatermarkInMs())
+        if windows:
+            yield pandas.DataFrame(
+                {
+                    "query": key[0],
+                    "window": [window for window, _ in windows],
+                    "count": [count for _, count in windows],
+                }
+            )
 
 
 def _unpack(data: bytes) -> dict[int, int]:
@@ -89,7 +123,9 @@ def _unpack(data: bytes) -> dict[int, int]:
     return counts
 
 
-def count_windows(spark: SparkSession, source: Path, work: Path, files_a_batch: int) -> float:
+def count_windows(
+    spark: SparkSession, source: Path, work: Path, files_a_batch: int, *, pandas: bool = False
+) -> float:
     """Reads the files that are there, counts, and writes the windows; returns the seconds it ran."""
     records = (
         spark.readStream.schema(_INPUT)
@@ -97,7 +133,7 @@ def count_windows(spark: SparkSession, source: Path, work: Path, files_a_batch: 
         .option("pathGlobFilter", "*.jsonl")
         .json(str(source))
     )
-    windows = (
+    keyed = (
         records.select(
             "query",
             F.expr("time div 1000000").alias("window"),
@@ -106,12 +142,13 @@ def count_windows(spark: SparkSession, source: Path, work: Path, files_a_batch: 
         .withWatermark("moment", "2 seconds")
         .select("window", "query", "moment")
         .groupBy("query")
-        .transformWithState(
-            statefulProcessor=Windower(),
-            outputStructType="query STRING, window BIGINT, count BIGINT",
-            outputMode="Append",
-            timeMode="EventTime",
-        )
+    )
+    apply = keyed.transformWithStateInPandas if pandas else keyed.transformWithState
+    windows = apply(
+        statefulProcessor=PandasWindower() if pandas else Windower(),
+        outputStructType="query STRING, window BIGINT, count BIGINT",
+        outputMode="Append",
+        timeMode="EventTime",
     )
     query = (
         windows.writeStream.format("json")
@@ -188,17 +225,7 @@ def number_records(
 
 def read_windows(work: Path) -> Counter[Window]:
     """What `count_windows` wrote, as its commit log has it."""
-    counts: Counter[Window] = Counter()
-    log = work / "out" / "_spark_metadata"
-    for path in committed(log):
-        with open(path) as file:
-            for line in file:
-                row = json.loads(line)
-                window = (row["query"], row["window"])
-                if window in counts:
-                    raise AssertionError(f"the window {window} was emitted twice")
-                counts[window] = row["count"]
-    return counts
+    return data.read_windows(committed(work / "out" / "_spark_metadata"), key="query")
 
 
 def committed(log: Path) -> list[Path]:

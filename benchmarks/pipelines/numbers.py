@@ -46,7 +46,8 @@ def write_stamped(path: Path, pairs: Iterable[tuple[int, int]]) -> None:
 def pipeline(source: Path, out: Path) -> mw.Pipeline:
     """The stage on millwheel."""
     p = mw.Pipeline("latency")
-    p.inject("queries", mw.injectors.Files(source / "*.jsonl", timestamp="time", follow=True))
+    files = mw.injectors.Files(source / "*.jsonl", timestamp="time", id="number", follow=True)
+    p.inject("queries", files)
     p.add(Numberer(), inputs={"queries": mw.by("query")}, outputs=["numbered"])
     p.sink("numbered", Stamped(out))
     return p

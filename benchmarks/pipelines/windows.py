@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import millwheel as mw
 from benchmarks import data
@@ -24,10 +25,18 @@ class Windower(mw.Computation):
         self.produce("windows", count, timestamp=timer.timestamp)
 
 
-def pipeline(source: data.Input, out: os.PathLike[str]) -> mw.Pipeline:
+def pipeline(pattern: str, out: os.PathLike[str]) -> mw.Pipeline:
     """The job on millwheel."""
     p = mw.Pipeline("throughput")
-    p.inject("queries", mw.injectors.Files(source.pattern, timestamp="time", slack=data.DISORDER))
+    p.inject("queries", mw.injectors.Files(pattern, timestamp="time", slack=data.DISORDER))
     p.add(Windower(), inputs={"queries": mw.by("query")}, outputs=["windows"])
     p.sink("windows", mw.sinks.JsonLines(out))
     return p
+
+
+def read(out: os.PathLike[str]) -> Counter[data.Window]:
+    """What the sink has; a window's timestamp is its end."""
+    counts: Counter[data.Window] = Counter()
+    for record in mw.sinks.JsonLines(out).records():
+        data.add_window(counts, (record.key, record.timestamp // mw.SECOND - 1), record.value)
+    return counts

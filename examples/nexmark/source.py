@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import orjson
 
 import millwheel as mw
 from examples.nexmark.events import KINDS, PER_ROUND, ROUND, House, Kind
-from millwheel.model.injector import RecordBatch
 
 _AT_ONCE = 20_000  # events made in one go: large enough for NumPy, small enough for a processor's cache
 
@@ -32,14 +31,9 @@ class Events(mw.Injector):
     def poll(self) -> Mapping[str, int]:
         return {"house": self._house.count}
 
-    def read_batches(self, partition: str, start: int | None, end: int) -> Iterator[RecordBatch]:
+    def read_batches(self, partition: str, start: int | None, end: int) -> Iterator[mw.RecordBatch]:
         for begin in range(start or 0, end, _AT_ONCE):
-            yield RecordBatch(*self._house.read(self._kind, begin, min(begin + _AT_ONCE, end)))
-
-    def read(self, partition: str, start: int | None, end: int) -> Iterable[mw.Record]:
-        for batch in self.read_batches(partition, start, end):
-            for value, time in zip(batch.values, batch.timestamps, strict=True):
-                yield mw.Record(value, time)
+            yield mw.RecordBatch(*self._house.read(self._kind, begin, min(begin + _AT_ONCE, end)))
 
     def low_watermark(self, partition: str, offset: int | None) -> int:
         position = offset or 0

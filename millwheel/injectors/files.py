@@ -8,6 +8,7 @@ a row of a table. A partition's name tells which file it is, whatever the file i
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -16,7 +17,6 @@ from millwheel.injectors import birth, lines, parquet
 from millwheel.injectors.folder import Folder, is_gzip
 from millwheel.injectors.identity import Identity
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
-from millwheel.model.record import Record
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
 Format = Literal["jsonl", "csv", "lines", "parquet"]
@@ -231,12 +231,6 @@ class Files(Injector):
             return identity.path  # none of it is committed: it may have been mended
         raise InputError(
             f"the file {identity.path} was removed, or changed where it was read already, before it was read "
-            f"to its end, and nothing that matches {self._pattern} is it: bring it back"
+            f"to its end, and nothing that matches {self._pattern} is it: bring it back (this is the host "
+            f"{socket.gethostname()}; on a cluster, every executor must see the files)"
         )
-
-    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
-        for batch in self.read_batches(partition, start, end):
-            ids = batch.ids or [None] * len(batch.values)
-            keys = batch.keys or [""] * len(batch.values)
-            for value, time, id, key in zip(batch.values, batch.timestamps, ids, keys, strict=True):
-                yield Record(value, time, key, id=id)

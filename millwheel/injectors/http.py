@@ -18,7 +18,6 @@ from millwheel.errors import InputError
 from millwheel.injectors.lines import UNITS, BadLine, Reader, Unit, to_time
 from millwheel.injectors.log import Log, LogFull, pieces
 from millwheel.model.injector import Injector, Offset, RecordBatch
-from millwheel.model.record import Record
 from millwheel.model.time import DAY, MIN_TIME, MINUTE, SECOND
 
 _PARTITION = "log"
@@ -160,12 +159,6 @@ class Http(Injector):
                     values = [value["v"] for value in batch.values]
                     batch = RecordBatch(batch.timestamps, values, batch.ids, None, batch.bad)
                 yield batch
-
-    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
-        for batch in self.read_batches(partition, start, end):
-            ids = batch.ids or [None] * len(batch.values)
-            for value, stamp, id in zip(batch.values, batch.timestamps, ids, strict=True):
-                yield Record(value, stamp, id=id)
 
     def take(self, body: bytes) -> int:
         """Makes the records of a body durable; how many there were. A `BadLine` says what is wrong."""

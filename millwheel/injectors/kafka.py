@@ -16,7 +16,6 @@ from millwheel.errors import InputError
 from millwheel.injectors.lines import UNITS, Unit
 from millwheel.injectors.messages import Convert, Converter, Cursor
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
-from millwheel.model.record import Record
 from millwheel.model.secrets import hide, is_secret
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
@@ -248,6 +247,8 @@ class Kafka(Injector):
 
     def lost(self, offsets: Mapping[str, Offset]) -> str | None:
         kafka = import_kafka()
+        if self._start == "latest":
+            return 'it has no beginning: it was begun at the end of the topic (start="latest")'
         wanted = {kafka.TopicPartition(*_parse(name)): kafka.admin.OffsetSpec.earliest() for name in offsets}
         try:
             answers = self._client.list_offsets(wanted, request_timeout=_REQUEST)
@@ -292,13 +293,6 @@ class Kafka(Injector):
             _cursors.pop(place, None)
             secrets = [str(value) for name, value in self._settings.items() if is_secret(name)]
             raise InputError(f"{self!r}: {hide(error, secrets)}") from None
-
-    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
-        for batch in self.read_batches(partition, start, end):
-            ids = batch.ids or [None] * len(batch.values)
-            keys = batch.keys or [""] * len(batch.values)
-            for value, stamp, id, key in zip(batch.values, batch.timestamps, ids, keys, strict=True):
-                yield Record(value, stamp, key, id=id)
 
 
 _cursors: dict[tuple[Any, ...], Cursor] = {}

@@ -21,7 +21,6 @@ from millwheel.injectors import parquet
 from millwheel.injectors.lines import UNITS, Unit
 from millwheel.injectors.table import check_columns
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
-from millwheel.model.record import Record
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
 _SLACK = 10 * SECOND  # that rows of a stream may be out of order, where the user says nothing
@@ -120,12 +119,6 @@ class _Spooled(Injector):
             for path in self._files(partition, number):
                 rows = parquet.rows(path)
                 yield from parquet.batches(path, 0, rows, self._timestamp, self._id, self._unit)
-
-    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
-        for batch in self.read_batches(partition, start, end):
-            ids = batch.ids or [None] * len(batch.values)
-            for value, time, id in zip(batch.values, batch.timestamps, ids, strict=True):
-                yield Record(value, time, id=id)
 
     def poll(self) -> Mapping[str, Offset]:
         end = self._batches()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from millwheel.master.roster import check_version
 from millwheel.model.codec import unpack
 from millwheel.model.computation import Computation
 from millwheel.model.graph import Graph
+from millwheel.model.keys import key_text
 from millwheel.model.replay import to_replay
 from millwheel.store.base import Store
 from millwheel.store.layout import after, row_prefix
@@ -141,9 +143,10 @@ class _Refusals:
         return found
 
     def _keys(self, name: str) -> Iterable[str]:
-        if name not in self.old["nodes"]:
+        known = {**self.old["away"], **self.old["nodes"]}
+        if name not in known or name not in self.numbers:
             return
-        before = self.old["nodes"][name]["inputs"]
+        before = known[name]["inputs"]
         now = design_of(self.new)
         if self.old["python"] != now["python"]:
             return  # its fingerprints say nothing here
@@ -160,16 +163,20 @@ class _Refusals:
         prefix = row_prefix(self.numbers[name])
         for shard in self.store.shards:
             with shard.snapshot() as snapshot:
-                for (_, value), _ in zip(snapshot.scan(prefix, after(prefix)), range(_SAMPLED), strict=False):
+                for (key, value), _ in zip(
+                    snapshot.scan(prefix, after(prefix)), range(_SAMPLED), strict=False
+                ):
                     row = decode_row(value)
                     if row.state is not None:
-                        self._check_row(name, computation, row.state, row.version)
+                        probe = copy.copy(computation)
+                        probe.key = row.key if row.key is not None else key_text(key[len(prefix) + 8 :])
+                        self._check_row(name, probe, row.state, row.version)
 
     def _check_row(self, name: str, computation: Computation, data: bytes, version: int) -> None:
         try:
             state = computation.codec.decode(data)
         except Exception as error:
-            before = self.old["nodes"].get(name, {}).get("codec", "another one")
+            before = {**self.old["away"], **self.old["nodes"]}.get(name, {}).get("codec", "another one")
             raise PipelineError(
                 f"computation {name!r}: the codec {computation.codec!r} cannot read the state that {before} "
                 f"wrote ({shorten(str(error), 120)})"

@@ -22,9 +22,11 @@ _ADDRESS = " at 0x"
 _LOOKED_INTO = (bool, int, float, str, bytes, tuple, frozenset, types.FunctionType)
 
 
-def design_of(graph: Graph) -> dict[str, Any]:
-    """Computations, injectors and sinks by name."""
+def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Computations, injectors and sinks by name; those that are taken out of ``before`` are ``away``."""
+    left = {**before.get("away", {}), **before["nodes"]} if before else {}
     return {
+        "away": {name: node for name, node in left.items() if name not in graph.nodes},
         "name": graph.name,
         "python": list(sys.version_info[:2]),
         "nodes": {

@@ -126,7 +126,7 @@ class Driver:
         try:
             self._open(follow)
             found = self.journal.recover()
-            roster = enrol(self.journal, graph, found)
+            roster = enrol(self.journal, store, graph, found)
             graph = self.graph = roster.graph
             self.numbers = roster.numbers
             self.epoch = found.epoch

@@ -21,20 +21,21 @@ Each write says which generation it comes from; a driver that was taken over is 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from millwheel.errors import FencedError, PipelineError, StoreError
-from millwheel.master.design import design_of
+from millwheel.errors import FencedError, StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
 from millwheel.model.time import MIN_TIME
-from millwheel.store.base import Get, Guard, Snapshot, Store
+from millwheel.store.base import Get, Guard, Snapshot, Store, read
 from millwheel.store.layout import after
 from millwheel.worker.plan import Plan
+from millwheel.worker.step import weak_levels
+
+T = TypeVar("T")
 
 FORMAT = 2
 
@@ -83,8 +84,7 @@ class Journal:
 
     def acquire(self, graph: Graph, owner: str) -> int:
         """Makes this driver the owner: a new generation, whose number is the new sequencer."""
-        with self._shard.snapshot() as snapshot:
-            form, name, driver, id = (snapshot.get(key) for key in (b"format", b"pipeline", b"driver", b"id"))
+        form, name, driver, id = self._get(b"format", b"pipeline", b"driver", b"id")
         if form is not None and unpack(form) != FORMAT:
             raise StoreError(
                 f"the store has format {unpack(form)}, this version of millwheel reads format {FORMAT}"
@@ -111,20 +111,23 @@ class Journal:
             (b"pipeline", pack(graph.name)),
             (b"driver", entry),
             (b"id", pack(self.id)),
-            (b"design", pack(design_of(graph))),
         ]
         self._shard.write(puts, (), guard)
         return generation
 
+    @property
+    def sequencer(self) -> int:
+        """Of this driver, once the journal is acquired."""
+        return self._generation
+
     def owner(self) -> str:
         """Who drives the pipeline now."""
-        with self._shard.snapshot() as snapshot:
-            found = snapshot.get(b"driver")
+        (found,) = self._get(b"driver")
         return str(unpack(found)[1]) if found is not None else "nobody"
 
-    def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """A reading of the journal."""
-        return self._shard.snapshot()
+    def read(self, look: Callable[[Snapshot], T]) -> T:
+        """Looks at the journal, in one reading."""
+        return read(self._shard, look)
 
     def swap(
         self, key: bytes, old: bytes | None, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()
@@ -143,9 +146,10 @@ class Journal:
 
     def recover(self) -> Recovered:
         """What the last driver left."""
-        with self._shard.snapshot() as snapshot:
-            commit, plan = (snapshot.get(key) for key in (b"commit", b"plan"))
-            entries = list(snapshot.scan(b"o", after(b"o")))
+        keys = (b"commit", b"plan")
+        (commit, plan), entries = read(
+            self._shard, lambda snapshot: (snapshot.get_each(keys), list(snapshot.scan(b"o", after(b"o"))))
+        )
         found = Recovered()
         if commit is not None:
             found = Recovered(*unpack(commit))
@@ -158,18 +162,14 @@ class Journal:
                 found.plan = pending
         return found
 
-    def check_plan(self, found: Recovered, graph: Graph) -> None:
-        """An epoch that was started is finished with the graph that it was started with."""
-        if found.plan is None:
-            return
+    def planned_for(self, graph: Graph) -> tuple[bool, bool]:
+        """Whether the last plan was made for a graph like this one, and whether all was strong in it."""
         with self._shard.snapshot() as snapshot:
             topology = snapshot.get(b"topology")
-        if topology != _signature(graph):
-            raise PipelineError(
-                f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
-                "computations and is not finished; run the former pipeline once more on this store, "
-                "then change it"
-            )
+        if topology is None:
+            return False, False
+        *shape, weak = unpack(topology)
+        return shape == unpack(_signature(graph))[:-1], not weak
 
     def plan(self, plan: Plan, graph: Graph) -> None:
         """Journals a plan, before any work is done for it."""
@@ -214,6 +214,9 @@ class Journal:
     def note(self, notes: list[tuple[bytes, bytes]]) -> None:
         """Journals what an observer notes, on its own."""
         self._write(notes)
+
+    def _get(self, *keys: bytes) -> list[bytes | None]:
+        return read(self._shard, lambda snapshot: snapshot.get_each(keys))
 
     def _write(
         self,
@@ -277,5 +280,6 @@ def _signature(graph: Graph) -> bytes:
             [list(level) for level in graph.levels],
             [[edge.stream, edge.consumer, edge.level] for edge in graph.edges],
             [[source.name, source.stream] for source in graph.sources],
+            list(weak_levels(graph)),
         ]
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 from millwheel.errors import MillWheelError, PipelineError, StoreError
 from millwheel.model.codec import pack, unpack
-from millwheel.store.base import Get, Snapshot, Store
+from millwheel.store.base import Get, Snapshot, Store, read
 from millwheel.store.layout import after
 
 _REQUEST, _ANSWER = b"request\x00", b"answer\x00"
@@ -55,11 +55,13 @@ class Requests:
 
     def _clear(self) -> None:
         """Removes what is for drivers that are gone, and answers that nobody fetched."""
-        with self._journal.snapshot() as snapshot:
-            stale = [key for key, value in _scan(snapshot, _REQUEST) if unpack(value)[0] not in self._mine]
-            stale += [key for key, _ in _scan(snapshot, _ANSWER)]
+        stale = read(self._journal, self._stale)
         if stale:
             self._journal.write([], stale)
+
+    def _stale(self, snapshot: Snapshot) -> list[bytes]:
+        others = [key for key, value in _scan(snapshot, _REQUEST) if unpack(value)[0] not in self._mine]
+        return others + [key for key, _ in _scan(snapshot, _ANSWER)]
 
     def take(self) -> list[Request]:
         """What has come since the last look; nothing if that was just now."""
@@ -120,23 +122,37 @@ def ask(store: Store, what: str, given: dict[str, Any], *, who: str, timeout: fl
     """
     if not is_running(store, who):
         raise PipelineError("no pipeline runs on this store: there is nobody to ask")
-    with store.journal.snapshot() as snapshot:
-        driver = snapshot.get(b"driver")
-    if driver is None:
-        raise PipelineError("no pipeline has begun to run on this store yet: ask again in a moment")
-    sequencer, owner = unpack(driver)[:2]
     id = uuid.uuid4().bytes
-
-    def guard(get: Get) -> None:
-        if get(b"driver") != driver:
-            raise PipelineError("another driver has taken the pipeline in this moment: ask again")
-
-    store.journal.write([(_REQUEST + id, pack([sequencer, what, given]))], (), guard)
+    while (owner := _send(store, id, what, given)) is None:
+        pass
     tell(f"asked {owner}, which answers when its epoch is over")
     try:
         return _wait(store, id, owner, who=who, timeout=timeout, tell=tell)
     finally:
         store.journal.write([], [_REQUEST + id, _ANSWER + id])
+
+
+class _Moved(Exception):
+    """The driver has another sequencer, or there is another driver."""
+
+
+def _send(store: Store, id: bytes, what: str, given: dict[str, Any]) -> str | None:
+    """Journals a request to the driver that runs, and says who that is; None: to be tried again."""
+    with store.journal.snapshot() as snapshot:
+        driver = snapshot.get(b"driver")
+    if driver is None:
+        raise PipelineError("no pipeline has begun to run on this store yet: ask again in a moment")
+    sequencer, owner = unpack(driver)[:2]
+
+    def guard(get: Get) -> None:
+        if get(b"driver") != driver:
+            raise _Moved
+
+    try:
+        store.journal.write([(_REQUEST + id, pack([sequencer, what, given]))], (), guard)
+    except _Moved:
+        return None
+    return str(owner)
 
 
 def _wait(store: Store, id: bytes, owner: str, *, who: str, timeout: float, tell: Tell) -> Any:

@@ -17,12 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import PipelineError
+from millwheel.master.design import design_of
 from millwheel.master.journal import Journal, Partition, Recovered, shape_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.replay import replay_name, replaying, to_replay
-from millwheel.store.base import Snapshot
+from millwheel.store.base import Snapshot, Store
 from millwheel.store.layout import after
+from millwheel.worker.fencing import fence
+from millwheel.worker.step import touched
 
 _AWAY = b"away\x00"
 
@@ -48,11 +51,12 @@ class _Books:
     replays: dict[str, list[str]] = field(default_factory=dict)
     next: int = 0
     away: dict[str, Any] = field(default_factory=dict)
+    design: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def read(snapshot: Snapshot) -> _Books:
-        keys = (b"numbers", b"versions", b"replays", b"forgotten")
-        raw, versions, replays, forgotten = (snapshot.get(key) for key in keys)
+        keys = (b"numbers", b"versions", b"replays", b"forgotten", b"design")
+        raw, versions, replays, forgotten, design = (snapshot.get(key) for key in keys)
         return _Books(
             raw,
             unpack(raw) if raw is not None else {},
@@ -60,17 +64,18 @@ class _Books:
             unpack(replays) if replays is not None else {},
             unpack(forgotten)[0] if forgotten is not None else 0,
             {key[len(_AWAY) :].decode(): unpack(value) for key, value in snapshot.scan(_AWAY, after(_AWAY))},
+            unpack(design) if design is not None else {},
         )
 
 
-def enrol(journal: Journal, graph: Graph, found: Recovered) -> Roster:
+def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Roster:
     """Enters a graph; a `PipelineError` says why one of its computations cannot be."""
     while True:
-        with journal.snapshot() as snapshot:
-            books = _Books.read(snapshot)
+        books = journal.read(_Books.read)
         _check_versions(graph, books)
         running, done = _catching_up(graph, books, found)
-        journal.check_plan(found, replaying(graph, running))
+        if not _finishes(journal, store, replaying(graph, running), found):
+            continue
         numbers = dict(books.numbers)
         fresh = [name for name in graph.nodes if name not in numbers]
         first = max([books.next, *(number + 1 for number in numbers.values())])
@@ -82,7 +87,7 @@ def enrol(journal: Journal, graph: Graph, found: Recovered) -> Roster:
         replays = {name: names for name, names in books.replays.items() if name not in done} | running
         versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
         puts = [(_AWAY + name.encode(), pack(value)) for name, value in gone.items()]
-        puts.append((b"shape", shape_of(entered)))
+        puts += [(b"shape", shape_of(entered)), (b"design", pack(design_of(graph, books.design)))]
         if numbers != books.numbers:
             puts.append((b"numbers", pack(numbers)))
         if versions != books.versions:
@@ -91,6 +96,28 @@ def enrol(journal: Journal, graph: Graph, found: Recovered) -> Roster:
             puts.append((b"replays", pack(replays)))
         if journal.swap(b"numbers", books.raw, puts, list(_own_offsets(done, found))):
             return Roster(entered, numbers, {**books.away, **found.watermarks})
+
+
+def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered) -> bool:
+    """Whether the graph can finish an epoch that was started, if one was.
+
+    One that was started with another graph, and of which nothing is in the store, is forgotten: then False.
+    """
+    if found.plan is None:
+        return True
+    same, strong = journal.planned_for(graph)
+    if same:
+        return True
+    fence(store, found.plan.intervals, journal.sequencer)  # from here on nothing of it comes any more
+    if touched(store, found.plan) or not strong:
+        raise PipelineError(
+            f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
+            "computations and is not finished; run the former pipeline once more on this store, "
+            "then change it"
+        )
+    journal.forget_plan()
+    found.plan = None
+    return False
 
 
 def _check_versions(graph: Graph, books: _Books) -> None:

@@ -21,6 +21,8 @@ _BY_COMPUTATION = (
     "duplicates",
     "ids_filtered",
     "ids_read",
+    "rows_cached",
+    "rows_read",
     "failed",
     "timers",
 )
@@ -53,6 +55,10 @@ class Report:
     """IDs that a filter knew to be new, without a look at the store."""
     ids_read: dict[str, int] = field(default_factory=dict)
     """IDs for which the store was asked."""
+    rows_cached: dict[str, int] = field(default_factory=dict, compare=False)
+    """Rows that the cache had, or knew not to be there."""
+    rows_read: dict[str, int] = field(default_factory=dict, compare=False)
+    """Rows for which the store was asked, with a cache before it."""
     filter_bytes: dict[str, int] = field(default_factory=dict, compare=False)
     """The size of the filters that the last epoch with IDs used."""
     filter_error: dict[str, float] = field(default_factory=dict, compare=False)
@@ -94,6 +100,9 @@ class Report:
                 )
                 if counts[name]
             ]
+            wanted = self.rows_cached.get(name, 0) + self.rows_read.get(name, 0)
+            if wanted:
+                parts.append(f"{self.rows_cached[name] / wanted:.0%} of {wanted:,} rows from the cache")
             lines.append(f"  {name}: {', '.join(parts)}; low watermark {format_time(low)}")
         if self.input_errors:
             lines.append(f"  bad input diverted: {self.input_errors:,}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from millwheel.model.record import Record, RecordId, decode_json
@@ -42,6 +42,18 @@ class RecordBatch(NamedTuple):
             return self
         assert self.json is not None
         return self._replace(values=list(map(decode_json, self.json)), fields=None)
+
+    def records(self) -> Iterator[Record]:
+        """The same one by one.
+
+        >>> list(RecordBatch([5], ["cat videos"]).records())
+        [Record(value='cat videos', timestamp=5, key='', stream='', id=None, late=False)]
+        """
+        batch = self.decoded()
+        ids = batch.ids or [None] * len(batch.values)
+        keys = batch.keys or [""] * len(batch.values)
+        for value, time, key, id in zip(batch.values, batch.timestamps, keys, ids, strict=True):
+            yield Record(value, time, key, id=id)
 
 
 class Injector:
@@ -84,10 +96,13 @@ class Injector:
 
     def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
         """The records of a partition from ``start`` (``None``: its beginning) to ``end``."""
-        raise NotImplementedError(f"{type(self).__name__} has no read()")
+        batches = self.read_batches(partition, start, end)
+        if batches is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither read() nor read_batches()")
+        return (record for batch in batches for record in batch.records())
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch] | None:
-        """What `read` gives, in columns; None: `read` is asked."""
+        """What `read` gives, in columns; None: `read` is asked. An injector has one of the two."""
         return None
 
     def read_fields(

@@ -36,7 +36,9 @@ _ATTEMPTS = 3  # at a whole epoch, after Spark's own attempts at its tasks: an e
 class SparkExecutor:
     """Carries plans to Spark and frames back."""
 
-    def __init__(self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store) -> None:
+    def __init__(
+        self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store, cache: int = 0
+    ) -> None:
         self._context = context
         self._store = store
         self._name = graph.name
@@ -44,7 +46,7 @@ class SparkExecutor:
         self.job: int | None = None
         self._depth = len(graph.levels)
         self._weak = weak_levels(graph)
-        self._broadcast = context.broadcast(ship(graph, numbers, store.address))
+        self._broadcast = context.broadcast(ship(graph, numbers, store.address, cache))
         self._shipment = Shipment(uuid.uuid4().hex, self._broadcast)
         self._bases: dict[int, RDD[int]] = {}
         self._cleaner = _ShuffleCleaner(context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from millwheel.errors import EngineError
@@ -32,17 +33,22 @@ _LOCAL_JAVA = "-XX:TieredStopAtLevel=1"
 compiler would take the cores from the workers for the first million records, and give nothing back."""
 
 
-def local_session(master: str | None = None) -> SparkSession:
-    """The active session, or a new one on this machine."""
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+def local_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The active session, or a new one: on this machine, or with executors on a cluster.
+
+    Executors of a cluster must reach the driver, so it is then not bound to loopback, and they start the
+    Python that PYSPARK_PYTHON names on their own machines. ``settings`` go before ours.
+    """
+    if master is None or master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise EngineError(f"PySpark cannot be imported ({error}): pip install 'pyspark>=4.3,<4.4'") from error
 
     active = SparkSession.getActiveSession()
-    if active is not None and master is None:
+    if active is not None and master is None and not settings:
         return active
     if master is None:
         # Four attempts at a task: in plain local mode Spark would give up at the first lost worker.
@@ -50,7 +56,7 @@ def local_session(master: str | None = None) -> SparkSession:
     builder = SparkSession.builder.appName("millwheel").master(master)
     if master.startswith("local"):
         builder = builder.config("spark.driver.extraJavaOptions", _LOCAL_JAVA)
-    for name, value in SETTINGS.items():
+    for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()

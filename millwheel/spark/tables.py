@@ -25,7 +25,7 @@ from millwheel.store.base import Store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.open import open_existing
 from millwheel.store.row import Row, decode_row
-from millwheel.tables import Tables
+from millwheel.tables import NAMES, Tables
 from millwheel.watch.history import COUNTED, KEPT
 from millwheel.watch.key import codecs_of, decoded
 from millwheel.watch.plain import plain
@@ -80,6 +80,17 @@ def read(spark: SparkSession, where: str, pipeline: Pipeline | None) -> Tables:
         intervals=_local(spark, view["intervals"], _INTERVALS),
         epochs=_local(spark, epochs, _EPOCHS).withColumn("timestamp", _timestamp("began")),
     )
+
+
+def export(spark: SparkSession, where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
+    """Writes the tables of a store to a folder as Parquet; the rows of each."""
+    tables = read(spark, where, pipeline)
+    rows = {}
+    for name in NAMES:
+        place = os.path.join(os.path.abspath(folder), name)
+        getattr(tables, name).write.parquet(f"file://{place}")
+        rows[name] = spark.read.parquet(f"file://{place}").count()
+    return rows
 
 
 def _address(where: str) -> str:

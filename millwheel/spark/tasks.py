@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import pickle
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pyspark.cloudpickle import dumps as cloud_dumps
@@ -19,7 +23,9 @@ from millwheel.errors import MillWheelError, PipelineError
 from millwheel.model import codec
 from millwheel.model.graph import Graph
 from millwheel.store.base import Store
+from millwheel.store.lmdb import LmdbShard
 from millwheel.store.open import open_store, place_of
+from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle
@@ -31,14 +37,14 @@ dumps: Callable[[Any], bytes] = cloud_dumps
 """Pickles what is defined in a script or a notebook by value."""
 
 
-def ship(graph: Graph, numbers: dict[str, int], address: str) -> bytes:
+def ship(graph: Graph, numbers: dict[str, int], address: str, cache: int = 0) -> bytes:
     """The topology as bytes. What is defined in a script travels by value, the rest by name.
 
     The driver's import path goes first: a module beside the user's script is found where the workers
     see the same disk.
     """
     try:
-        topology = dumps((codec.registered(), graph, numbers, address))
+        topology = dumps((codec.registered(), graph, numbers, address, cache))
     except Exception as error:
         raise PipelineError(f"{_culprit(graph)} cannot be shipped to the workers ({error})") from error
     return pickle.dumps((list(sys.path), topology))
@@ -75,12 +81,32 @@ def _worker(shipment: Shipment) -> Worker:
     if worker is None:
         path, topology = pickle.loads(shipment.broadcast.value)
         sys.path.extend(entry for entry in path if entry not in sys.path)
-        classes, graph, numbers, address = pickle.loads(topology)
+        classes, graph, numbers, address, cache = pickle.loads(topology)
         for cls in classes.values():
             codec.register(cls)
-        worker = _workers[shipment.id] = Worker(graph, numbers, _store(address))
+        store = _store(address)
+        for old in [id for id, known in _workers.items() if known.store is store]:
+            del _workers[old]  # the topology was changed: nobody sends the old one any more
+            shutil.rmtree(_scratch(old), ignore_errors=True)
+        worker = Worker(graph, numbers, store, cache=_cache(shipment.id, cache))
+        _workers[shipment.id] = worker
         _permanent.begin()
     return worker
+
+
+def _cache(id: str, size: int) -> Cache | None:
+    """The cache that this executor's Python workers share, where one is wanted."""
+    if not size:
+        return None
+    return Cache(
+        lambda shard: LmdbShard(_scratch(id) / f"shard-{shard:02d}", sync=False, map_size=size), size
+    )
+
+
+def _scratch(id: str) -> Path:
+    """A folder of this executor's own, which Spark removes at its end."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+    return Path(folders.split(",")[0]) / f"millwheel-cache-{id}"
 
 
 def _store(address: str) -> Store:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from millwheel.errors import StoreError
+
+T = TypeVar("T")
 
 Get = Callable[[bytes], bytes | None]
 Guard = Callable[[Get], None]
@@ -100,6 +102,19 @@ class Store(abc.ABC):
     def compact(self) -> tuple[int, int]:
         """Gives space back that nobody uses; the bytes before and after. Only for who holds the lock."""
         raise StoreError(f"{self.address} cannot be compacted: it keeps no more than it needs")
+
+
+def read(shard: Shard, look: Callable[[Snapshot], T]) -> T:
+    """Looks at a shard in one reading; where the store is cut off meanwhile, from the beginning again.
+
+    A store waits only so long until it can be reached; then it raises another `StoreError`.
+    """
+    while True:
+        try:
+            with shard.snapshot() as snapshot:
+                return look(snapshot)
+        except SnapshotLost:
+            continue
 
 
 def just(key: bytes) -> Range:

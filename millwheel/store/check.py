@@ -91,7 +91,7 @@ class _ShardCheck:
         self._shards = shards
         self._counters: dict[tuple[int, int], list[int]] = {}
         self.numbers: set[int] = set()
-        self.intervals: list[tuple[str, list[int]]] = []
+        self.intervals: list[tuple[str, list[Any]]] = []
 
     def run(self) -> None:
         timers = sum(self._row(key, value) for key, value in self._scan(b"R"))
@@ -229,7 +229,7 @@ class _ShardCheck:
 
 
 def _check_journal(
-    findings: Findings, snapshot: Snapshot, states: list[tuple[str, list[int]]], numbers: set[int]
+    findings: Findings, snapshot: Snapshot, states: list[tuple[str, list[Any]]], numbers: set[int]
 ) -> None:
     entries = {key: snapshot.get(key) for key in (b"pipeline", b"driver", b"numbers", b"commit", b"plan")}
     found = {key: None if value is None else unpack(value) for key, value in entries.items()}
@@ -248,7 +248,7 @@ def _check_journal(
         findings.problem("two computations have one number")
     for number in sorted(numbers - set(known)):
         findings.problem(f"there are rows of computation {number}, which the journal does not know")
-    for name, (sequencer, reached) in states:
+    for name, (sequencer, reached, *_) in states:
         if sequencer > generation:
             findings.problem(f"{name} has sequencer {sequencer}, and the newest driver is {generation}")
         if reached > max(epoch, planned):

@@ -21,7 +21,17 @@ from millwheel.store.layout import after
 
 _BATCH = 10_000  # entries removed in one write: few enough that the pipeline's writes do not wait long
 _LETTERS = b"RTIGBC"  # where in a shard a computation's number is the beginning of a key
-_READ = (b"numbers", b"forgotten", b"shape", b"versions", b"replays", b"commit", b"plan", b"topology")
+_READ = (
+    b"numbers",
+    b"forgotten",
+    b"shape",
+    b"design",
+    b"versions",
+    b"replays",
+    b"commit",
+    b"plan",
+    b"topology",
+)
 
 
 @dataclass
@@ -87,6 +97,10 @@ def _take_name(store: Store, name: str, *, runs: bool) -> bool:
     for key in (b"versions", b"replays"):
         if name in (books[key] or {}):
             puts.append((key, pack({other: value for other, value in books[key].items() if other != name})))
+    design = books[b"design"]
+    if design is not None:
+        design["away"].pop(name, None)
+        puts.append((b"design", pack(design)))
     own = [key for key in offsets if unpack(key[1:])[0].endswith(f" replayed to {name}")]
 
     def guard(get: Get) -> None:

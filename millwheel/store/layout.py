@@ -10,7 +10,7 @@ cryptographic digest, and stands in the row.
     G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together
     B computation tablet                          records that a slow step left to the next epoch
     C computation tablet                          counters: rows, bytes, timers; the first of them
-    M level tablet                                an interval: sequencer, epoch
+    M level tablet                                an interval: sequencer, epoch; with a cache, a nonce
     P level tablet                                an interval's checkpoint: productions and report
 """
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -146,14 +147,26 @@ class LmdbStore(Store):
     """The store in a folder. Give ``sync=False`` only where losing it to a power cut does not matter."""
 
     def __init__(
-        self, path: str | os.PathLike[str], *, shards: int = 1, sync: bool = True, map_size: int = _FIRST_MAP
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shards: int = 1,
+        sync: bool = True,
+        map_size: int = _FIRST_MAP,
+        identity: str | None = None,
     ) -> None:
+        """Opens a store, or makes it; with ``identity`` it is that very one, and never made."""
         self._path = Path(path).absolute()
         self._lock_file: Any = None
         self._open: list[LmdbShard] = []
+        if identity is not None and not (self._path / "journal").is_dir():
+            raise StoreError(_elsewhere(self._path, "there is none"))
         try:
             journal = self._shard("journal", sync, map_size)
-            count, identity = _agree_on_shards(journal, shards)
+            count, found = _agree_on_shards(journal, shards)
+            if identity not in (None, found):
+                raise StoreError(_elsewhere(self._path, "there is another one"))
+            identity = found
             self.address = f"lmdb://{quote(str(self._path))}?sync={int(sync)}&id={identity}"
             self.journal: Shard = journal
             self.shards: Sequence[Shard] = [
@@ -162,6 +175,11 @@ class LmdbStore(Store):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
 
     def _shard(self, name: str, sync: bool, map_size: int) -> LmdbShard:
         shard = LmdbShard(self._path / name, sync=sync, map_size=map_size)
@@ -231,6 +249,14 @@ class LmdbStore(Store):
 
     def size(self) -> int:
         return sum(shard.size() for shard in self._open)
+
+
+def _elsewhere(path: Path, what: str) -> str:
+    return (
+        f"the store of this pipeline is in the folder {path}, and on the host {socket.gethostname()} {what}: "
+        "LMDB serves the processes of one machine. On a cluster of several machines the store is one that "
+        "all of them reach, such as postgresql://user@host/database"
+    )
 
 
 def _size(folder: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from millwheel.errors import StoreError
@@ -37,10 +38,12 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
     parts = urlsplit(text)
     if not parts.path:
         raise StoreError(f"the store {text!r} names no path: write lmdb:///path")
+    query: dict[str, list[Any]] = parse_qs(parts.query)
     return LmdbStore(
         unquote(parts.netloc + parts.path),
         shards=shards,
-        sync=parse_qs(parts.query).get("sync", ["1"]) != ["0"],
+        sync=query.get("sync", ["1"]) != ["0"],
+        identity=query.get("id", [None])[0],  # only an address has it: such a store is there, or gone
     )
 
 

@@ -11,6 +11,7 @@ made again from its beginning, its guard included: a guard recognises its own wr
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -216,6 +217,7 @@ class PostgresStore(Store):
         self._name = name
         self._sessions = Sessions(self._url, name=name, patience=patience, first_patience=first)
         self._keeper: Session | None = None
+        self._keeping = threading.Lock()
         self._owner = ""
         try:
             self._about = self._open(shards, existing=existing, identity=ours.get("id"))
@@ -289,14 +291,16 @@ class PostgresStore(Store):
 
         Where somebody has, he has a newer sequencer as well, and our next write is refused.
         """
-        if self._keeper is None:
-            return
+        if self._keeper is None or not self._keeping.acquire(blocking=False):
+            return  # another thread looks at it already
         try:
             self._keeper.rows("SELECT 1")
         except psycopg.Error:
             self._keeper.close()
             self._keeper = None
             self._take_lock(self._owner, takeover=False)
+        finally:
+            self._keeping.release()
 
     def _holder(self) -> str:
         query = f"SELECT value FROM {quoted(self._schema)}.about WHERE name = 'owner'"

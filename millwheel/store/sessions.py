@@ -49,7 +49,14 @@ _SETTINGS = {
     "enable_bitmapscan": "off",
     "enable_sort": "off",
     "jit": "off",
+    # What an administrator has set for people who forget their sessions: a step may read for a while, and the
+    # driver's lock is a session that does nothing.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
+_SET = "SELECT set_config($1, $2, false) WHERE current_setting($1, true) IS NOT NULL"  # not all have all
 # A server may run without waiting for its disk; a store must not. Stricter settings than "on" stay.
 _DURABLE = """
     SELECT set_config('synchronous_commit', CASE level WHEN 'off' THEN 'on' ELSE level END, false)
@@ -93,7 +100,7 @@ _BYTEA, _BYTEA_ARRAY = 17, 1001
 
 
 class _ByteArrayDumper(Dumper):
-    """The binary form, written down directly: the driver's own way costs ten times as much a key."""
+    """The binary form, written down at once: psycopg would call a dumper for every key."""
 
     format = Format.BINARY
     oid = _BYTEA_ARRAY
@@ -130,7 +137,7 @@ class Session:
         traffic.connections += 1
         try:
             for name, value in _SETTINGS.items():
-                self.send("SELECT set_config($1, $2, false)", (name, value))
+                self.send(_SET, (name, value))
             self.send(_DURABLE)
             self.sync()
         except BaseException:
@@ -270,6 +277,8 @@ class Sessions:
             advice = "each worker process keeps one connection: raise max_connections, or use fewer slots"
         elif code == "42501" or "permission denied" in text:
             advice = "give this user the right to make and use a schema of its own"
+        elif code in ("3F000", "42P01"):
+            advice = "its tables are gone: somebody has removed the schema, or a part of it"
         elif any(word in text for word in _NEVER):
             advice = "look at the user, the password and the database in the URL"
         elif _may_pass(error):

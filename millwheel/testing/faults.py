@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millwheel.errors import MillWheelError
-from millwheel.store.base import Guard, Snapshot, Store
-from millwheel.store.memory import MemoryShard, MemoryStore
+from millwheel.store.base import Guard, Range, Shard, Snapshot, SnapshotLost, Store
 from millwheel.worker.step import AlreadyCommitted
 
 
@@ -46,10 +45,14 @@ class Faults:
     """An epoch fails for a reason that is mended before the next driver starts: a bad file, a bug."""
     slow: float = 0.02
     """A hook takes so long that its step leaves the rest of its records to the next epoch."""
+    cut: float = 0.02
+    """A store is cut off: in the middle of a step's reading, or of a write, which it then makes again."""
     jump: float = 0.05
     """The clock jumps, forwards or backwards."""
     reshape: float = 0.05
     """Between two epochs, key intervals are moved, split and merged."""
+    change: float = 0.1
+    """Between two epochs the pipeline becomes another one of its variants, where it has some."""
     most: int = 12
 
 
@@ -85,7 +88,7 @@ class Actor(threading.Thread):
 
 @dataclass
 class _LateWrite:
-    shard: MemoryShard
+    shard: Shard
     puts: list[tuple[bytes, bytes]]
     deletes: list[bytes]
     guard: Guard | None
@@ -94,10 +97,11 @@ class _LateWrite:
 class World:
     """The store, the clock, and the turns of the actors."""
 
-    def __init__(self, seed: int, faults: Faults, shards: int) -> None:
+    def __init__(self, seed: int, faults: Faults, base: Store) -> None:
+        self.seed = seed
         self.random = random.Random(seed)
         self.faults = faults
-        self.memory = MemoryStore(shards)
+        self.base = base
         self.back = threading.Semaphore(0)
         self.happened: Counter[str] = Counter()
         """How often each fault was."""
@@ -195,7 +199,7 @@ class World:
 
     def write(
         self,
-        shard: MemoryShard,
+        shard: Shard,
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes],
         guard: Guard | None,
@@ -210,6 +214,8 @@ class World:
         if in_task and self.happens("lose"):
             raise Lost
         shard.write(puts, deletes, guard)
+        if self.happens("cut"):
+            shard.write(puts, deletes, guard)  # nobody has heard of the first one
         if in_task and self.happens("lose"):
             raise Lost
         self.point()
@@ -226,7 +232,7 @@ class World:
 class _SimulatedShard:
     """A shard as one process reaches it."""
 
-    def __init__(self, world: World, shard: MemoryShard, *, journal: bool) -> None:
+    def __init__(self, world: World, shard: Shard, *, journal: bool) -> None:
         self._world = world
         self._shard = shard
         self._journal = journal
@@ -236,7 +242,10 @@ class _SimulatedShard:
         if self._journal:
             self._world.point()
         with self._shard.snapshot() as snapshot:
-            yield snapshot
+            if self._world.current.in_task and self._world.happens("cut"):
+                yield _CutSnapshot(snapshot, self._world.random.randrange(5))
+            else:
+                yield snapshot
 
     def write(
         self,
@@ -247,17 +256,43 @@ class _SimulatedShard:
         self._world.write(self._shard, puts, deletes, guard)
 
 
+class _CutSnapshot:
+    """A reading that is cut off after some reads."""
+
+    def __init__(self, snapshot: Snapshot, left: int) -> None:
+        self._snapshot = snapshot
+        self._left = left
+
+    def _read(self) -> Snapshot:
+        if not self._left:
+            raise SnapshotLost("the store was cut off")
+        self._left -= 1
+        return self._snapshot
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._read().get(key)
+
+    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._read().get_each(keys)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._read().scan(start, stop)
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        self._read().prefetch(ranges)
+
+
 class _SimulatedStore(Store):
     """Any number of drivers may open it at a time: it is the sequencers that must keep them apart."""
 
     def __init__(self, world: World) -> None:
-        memory = world.memory
-        self.address = memory.address
-        self.journal = _SimulatedShard(world, memory.all_shards[0], journal=True)
+        base = world.base
+        self.address = base.address
+        self.journal = _SimulatedShard(world, base.journal, journal=True)
         self.shards: Sequence[_SimulatedShard] = [
-            _SimulatedShard(world, shard, journal=False) for shard in memory.all_shards[1:]
+            _SimulatedShard(world, shard, journal=False) for shard in base.shards
         ]
-        self._memory = memory
+        self._base = base
 
     def lock(self, owner: str, *, takeover: bool = False) -> None:
         """Nobody is kept out."""
@@ -266,4 +301,4 @@ class _SimulatedStore(Store):
         """Nothing is held."""
 
     def size(self) -> int:
-        return self._memory.size()
+        return self._base.size()

@@ -16,23 +16,26 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
-from millwheel.model.record import Record
-from millwheel.model.sink import Sink
+from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
+from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.testing.outcome import Simulated, compare
+from millwheel.testing.taps import Taps
+from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle, weak_levels
@@ -41,21 +44,6 @@ from millwheel.worker.tasks import inject, run_epoch, run_level
 _SHARDS = 4
 _TASK_ATTEMPTS = 4
 _JOB_ATTEMPTS = 25
-
-
-@dataclass
-class Simulated:
-    """How a run ended."""
-
-    outputs: dict[str, list[Record]]
-    """By stream: its records, in the order of the epochs."""
-    states: dict[str, dict[str, Any]]
-    """By computation and key: the state."""
-    rows: dict[str, dict[str, Row]]
-    """By computation and key: the row, with timers and holds."""
-    happened: Counter[str] = field(default_factory=Counter)
-    """How often each fault was."""
-    epochs: int = 0
 
 
 class SimulationFailure(AssertionError):
@@ -67,6 +55,7 @@ class SimulationFailure(AssertionError):
 
 
 Make = Callable[[], Pipeline]
+MakeStore = Callable[[int], Store]
 Check = Callable[[Simulated], None]
 
 
@@ -76,13 +65,19 @@ def simulate(
     seeds: Iterable[int] = range(100),
     faults: Faults | None = None,
     check: Check | None = None,
+    variants: Sequence[Make] = (),
+    first: Make | None = None,
+    store: MakeStore = MemoryStore,
 ) -> Counter[str]:
     """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
 
     ``make`` builds the pipeline anew, injectors included, as a restarted process does; its injectors must
     end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
     depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
-    Returns how often each fault was.
+    ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
+    feel that others come and go. It begins as ``first``, and never becomes that again. ``store`` makes an
+    empty store of so many shards for a run; as a rule that is one in memory. Returns how often each fault
+    was.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
@@ -97,13 +92,13 @@ def simulate(
     >>> sum(simulate(make, seeds=range(5)).values()) > 0
     True
     """
-    expected = run_schedule(make, 0, NO_FAULTS)
+    expected = run_schedule(make, 0, NO_FAULTS, store)
     if check is not None:
         check(expected)
     happened: Counter[str] = Counter()
     for seed in seeds:
         try:
-            result = run_schedule(make, seed, faults or Faults())
+            result = run_schedule(make, seed, faults or Faults(), store, variants, first)
             if check is not None:
                 check(result)
             else:
@@ -116,52 +111,87 @@ def simulate(
     return happened
 
 
-def run_schedule(make: Make, seed: int, faults: Faults) -> Simulated:
+def run_schedule(
+    make: Make,
+    seed: int,
+    faults: Faults,
+    store: MakeStore = MemoryStore,
+    variants: Sequence[Make] = (),
+    first: Make | None = None,
+) -> Simulated:
     """One run to the end of the input, under the faults that the seed decides."""
-    world = World(seed, faults, _SHARDS)
-    taps = _Taps(world)
+    with closing(store(_SHARDS)) as base:
+        return _run_schedule(make, World(seed, faults, base), variants, first or make)
+
+
+def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Make) -> Simulated:
+    faults = world.faults
+    taps = Taps(world)
     lows = _Lows()
     epochs = 0
+    wanted = planned = first  # what somebody wants it to be, and what it was when it last planned
 
-    def drive() -> bool:
-        nonlocal epochs
-        store = world.store()
-        graph = taps.tap(build(make()))
+    def begin(is_now: Make) -> tuple[Driver, _Executor]:
         chaotic = faults.most > 0
         choose = world.random.choice
+        driver = Driver(
+            taps.tap(build(is_now())),
+            world.store(),
+            slots=choose((1, 2, 3, 4)) if chaotic else 2,
+            clock=world.clock,
+            owner="a simulated driver",
+            due_limit=choose((1, 3, 1000)) if chaotic else 1000,
+            compact_below=choose((0, 10, 4000)) if chaotic else 4000,
+        )
+        driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
+        return driver, _Executor(world, driver.graph, driver)
+
+    def drive() -> bool:
+        nonlocal epochs, wanted, planned
         driver: Driver | None = None
+        if variants and world.happens("change"):  # while nothing ran
+            wanted = world.random.choice((make, *variants))
+        is_now = wanted
         try:
-            driver = Driver(
-                graph,
-                store,
-                slots=choose((1, 2, 3, 4)) if chaotic else 2,
-                clock=world.clock,
-                owner="a simulated driver",
-                due_limit=choose((1, 3, 1000)) if chaotic else 1000,
-                compact_below=choose((0, 10, 4000)) if chaotic else 4000,
-            )
-            driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-            executor = _Executor(world, driver.graph, driver)
-            while (plan := driver.next_plan_to_the_end()) is not None or not driver.ended:
+            driver, executor = begin(is_now)
+            while (
+                (plan := driver.next_plan_to_the_end()) is not None or not driver.ended or is_now is not make
+            ):
+                if plan is None and driver.ended:
+                    is_now = wanted = make  # in the end it is what it is to be
+                    driver, executor = begin(is_now)
+                    continue
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
                 world.point()
+                planned = is_now
                 driver.run(plan, executor)
                 lows.moved(driver)
                 epochs += 1
                 if world.happens("reshape"):
                     driver.lay_out(_reshaped(world, driver))
+                if variants and world.happens("change"):
+                    is_now = wanted = world.random.choice((make, *variants))
+                    driver, executor = begin(is_now)
+                elif driver.caught_up:
+                    driver, executor = begin(is_now)
         except FencedError:
             if driver is not None and driver.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
             world.happened["driver refused"] += 1
+            return False
+        except PipelineError:  # an epoch is not finished, and says to run the former pipeline once more
+            if not variants:
+                raise
+            world.happened["change refused"] += 1
+            wanted = planned
             return False
         except _Mishap:
             return False
         return True
 
     world.run(drive)
-    wrong = check_store(world.memory).problems
+    wrong = check_store(world.base).problems
     if wrong:
         raise AssertionError(f"the store is not sound: {'; '.join(wrong[:3])}")
     result = _read(world, build(make()), taps)
@@ -182,7 +212,8 @@ def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
 
 def _generation(world: World) -> int:
     """Of the driver that owns the pipeline."""
-    data = world.memory.all_shards[0].get(b"driver")
+    with world.base.journal.snapshot() as snapshot:
+        data = snapshot.get(b"driver")
     return int(unpack(data)[0]) if data is not None else 0
 
 
@@ -226,6 +257,18 @@ class _Sizes:
         """Time means nothing here."""
 
 
+_ROOM = (1_000, 10_000_000)  # bytes of a cache: most must go after each step, and nothing ever
+
+
+def _caches(seed: int) -> list[Cache | None]:
+    """Of two workers: none, one for each, or one for both; by the seed, which then decides nothing else."""
+    kind, room = seed % 3, _ROOM[seed // 3 % 2]
+    if not kind:
+        return [None, None]
+    shelves = [[MemoryShard([]) for _ in range(_SHARDS)] for _ in range(2)]
+    return [Cache((shelves[0] if kind == 1 else mine).__getitem__, room) for mine in shelves]
+
+
 class _Executor:
     """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
 
@@ -235,11 +278,14 @@ class _Executor:
         self._world = world
         self._graph = graph
         self._driver = driver
-        self._workers = [self._new_worker() for _ in range(2)]
+        self._caches = _caches(world.seed)
+        self._workers = [self._new_worker(number) for number in range(2)]
 
-    def _new_worker(self) -> Worker:
+    def _new_worker(self, number: int) -> Worker:
+        """A process on the same executor: the cache is still there."""
         world = self._world
-        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks)
+        cache = self._caches[number]
+        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks, cache)
 
     def execute(self, plan: Plan) -> list[Frame]:
         for _ in range(_JOB_ATTEMPTS):
@@ -311,7 +357,7 @@ class _Executor:
         try:
             return _carried(run(self._workers[number]))
         except Lost:
-            self._workers[number] = self._new_worker()
+            self._workers[number] = self._new_worker(number)
             raise
         finally:
             world.current.in_task = False
@@ -339,46 +385,19 @@ def _carried(frames: Sequence[Frame]) -> list[Frame]:
     return [Frame.from_bytes(frame.to_bytes()) for frame in frames]
 
 
-class _Taps:
-    """What the outside has seen of every stream: by epoch and shard, the last that was written."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.written: dict[str, dict[tuple[int, int], list[Record]]] = {}
-
-    def tap(self, graph: Graph) -> Graph:
-        """The graph with a tap on each stream in place of its sinks."""
-        return replace(graph, sinks={stream: (_Tap(self, stream),) for stream in graph.streams})
-
-    def write(self, stream: str, epoch: int, shard: int, records: Sequence[Record]) -> None:
-        self._world.point()
-        self.written.setdefault(stream, {})[epoch, shard] = list(records)
-
-    def records(self, stream: str) -> list[Record]:
-        found = self.written.get(stream, {})
-        return [record for place in sorted(found) for record in found[place]]
-
-
-class _Tap(Sink):
-    def __init__(self, taps: _Taps, stream: str) -> None:
-        self._taps = taps
-        self._stream = stream
-
-    def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
-        self._taps.write(self._stream, epoch, shard, records)
-
-
-def _read(world: World, graph: Graph, taps: _Taps) -> Simulated:
+def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
     """What is in the store and behind the sinks."""
     rows: dict[str, dict[str, Row]] = {name: {} for name in graph.nodes}
     states: dict[str, dict[str, Any]] = {name: {} for name in graph.nodes}
-    memory = world.memory
-    data = memory.all_shards[0].get(b"numbers")
+    with world.base.journal.snapshot() as journal:
+        data = journal.get(b"numbers")
     numbers: dict[str, int] = unpack(data) if data is not None else {}
     for name, node in graph.nodes.items():
         prefix = row_prefix(numbers[name])
-        for shard in memory.all_shards[1:]:
-            for entry, value in shard.scan(prefix, after(prefix)):
+        for shard in world.base.shards:
+            with shard.snapshot() as snapshot:
+                entries = list(snapshot.scan(prefix, after(prefix)))
+            for entry, value in entries:
                 row = decode_row(value)
                 key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
                 rows[name][key] = row
@@ -386,33 +405,6 @@ def _read(world: World, graph: Graph, taps: _Taps) -> Simulated:
                     states[name][key] = node.computation.codec.decode(row.state)
     outputs = {stream: taps.records(stream) for stream in graph.streams}
     return Simulated(outputs, states, rows, world.happened)
-
-
-def compare(expected: Simulated, found: Simulated) -> None:
-    """Records and states of two runs must be the same; which epoch a record came in does not matter."""
-    for stream, records in expected.outputs.items():
-        wanted, got = _counted(records), _counted(found.outputs[stream])
-        if wanted != got:
-            raise AssertionError(
-                f"stream {stream!r}: {_some(wanted - got, 'lost')}{_some(got - wanted, 'doubled or wrong')}"
-            )
-    for name, rows in expected.rows.items():
-        for key in sorted(rows.keys() | found.rows[name].keys()):
-            if rows.get(key) != found.rows[name].get(key):
-                raise AssertionError(
-                    f"computation {name!r}, key {key!r}: the row is {found.rows[name].get(key)}, "
-                    f"undisturbed it is {rows.get(key)}"
-                )
-
-
-def _counted(records: Iterable[Record]) -> Counter[tuple[str, int, bytes]]:
-    return Counter((record.key, record.timestamp, pack(record.value)) for record in records)
-
-
-def _some(records: Counter[tuple[str, int, bytes]], what: str) -> str:
-    if not records:
-        return ""
-    return f"{sum(records.values())} {what}, one of them {next(iter(records))}; "
 
 
 def _command(make: Make, seed: int) -> str:
@@ -445,7 +437,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     seeds = range(options.seeds) if options.seed is None else [options.seed]
     try:
-        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None))
+        given = {name: getattr(make, name) for name in ("check", "variants", "first") if hasattr(make, name)}
+        happened = simulate(make, seeds=seeds, **given)
     except (SimulationFailure, PipelineError, MillWheelError) as error:
         print(error, file=sys.stderr)
         return 1

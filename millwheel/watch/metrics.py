@@ -28,6 +28,8 @@ _COUNTERS = {
     "duplicates": ("millwheel_duplicate_records", "Records that had been seen before."),
     "ids_filtered": ("millwheel_ids_filtered", "IDs that the filter knew to be new, without a store read."),
     "ids_read": ("millwheel_ids_read", "IDs for which the store was asked."),
+    "rows_cached": ("millwheel_rows_cached", "Rows that the cache had, without a store read."),
+    "rows_read": ("millwheel_rows_read", "Rows for which the store was asked, with a cache before it."),
     "failed": ("millwheel_failed_records", "Records and timers whose hook raised, and that were diverted."),
     "timers": ("millwheel_timers_fired", "Timers that have fired."),
 }

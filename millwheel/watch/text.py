@@ -13,6 +13,12 @@ from millwheel.watch.view import ComputationView, View
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
+def cached(part: ComputationView) -> str:
+    """The share of its rows that the cache had."""
+    wanted = part.rows_cached + part.rows_read
+    return f"{part.rows_cached / wanted:.0%}" if wanted else ""
+
+
 def status(view: View) -> str:
     """A whole pipeline.
 
@@ -25,6 +31,8 @@ def status(view: View) -> str:
         for name in ("late", "dropped", "diverted", "duplicates", "failed", "holds")
         if any(getattr(part, name) for part in view.computations)
     ]
+    if any(part.rows_cached + part.rows_read for part in view.computations):
+        faults.append("cached")
     rows = [
         [
             part.name,
@@ -35,7 +43,7 @@ def status(view: View) -> str:
             rate(part.rate_in),
             f"{part.produced:,}",
             rate(part.rate_out),
-            *(f"{getattr(part, name):,}" for name in faults),
+            *(cached(part) if name == "cached" else f"{getattr(part, name):,}" for name in faults),
             f"{part.watermark_timers + part.wall_timers:,}",
             f"{part.rows:,}",
             size(part.bytes),

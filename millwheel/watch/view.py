@@ -31,6 +31,10 @@ _ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
 _INPUT, _LOW, _INTERVALS = 0, 1, 2  # of a computation in the journaled watermarks
 _COUNTERS = 7  # of an interval's mark
 _FILTER = slice(10, 12)  # its bytes and its error, in an interval's mark
+_ALSO_COUNTED = (
+    *("produced_late", "diverted", "timers", "ids_filtered", "ids_read"),
+    *("rows_cached", "rows_read"),
+)
 
 
 @dataclass
@@ -54,6 +58,8 @@ class ComputationView:
     duplicates: int = 0
     ids_filtered: int = 0
     ids_read: int = 0
+    rows_cached: int = 0
+    rows_read: int = 0
     filter_bytes: int = 0
     filter_error: float = 0.0
     failed: int = 0
@@ -266,8 +272,7 @@ class _View:
         found = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
         counters = [mark[_COUNTERS] for mark in found[_INTERVALS].values() if mark[_COUNTERS]]
         counts = {
-            counted: self._totals.get(counted, {}).get(name, 0)
-            for counted in (*COUNTED, "produced_late", "diverted", "timers", "ids_filtered", "ids_read")
+            counted: self._totals.get(counted, {}).get(name, 0) for counted in (*COUNTED, *_ALSO_COUNTED)
         }
         filters = [mark[_FILTER] for mark in found[_INTERVALS].values()]
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from millwheel.errors import FencedError
 from millwheel.model.codec import pack, unpack
-from millwheel.store.base import Get, Shard, Store
+from millwheel.store.base import Get, Shard, Store, read
 from millwheel.store.layout import after, checkpoint_key, interval_key
 from millwheel.worker.plan import Interval
 
@@ -62,8 +62,9 @@ def _until_still(fence: Callable[[], None]) -> None:
 
 def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
     prefix = interval_key(0, 0)[:1]
-    with shard.snapshot() as snapshot:
-        found: dict[bytes, bytes | None] = dict(snapshot.scan(prefix, after(prefix)))
+    found: dict[bytes, bytes | None] = read(
+        shard, lambda snapshot: dict(snapshot.scan(prefix, after(prefix)))
+    )
     for key in mine:
         found.setdefault(key, None)
     epochs = {key: _epoch(old) for key, old in found.items()}
@@ -73,8 +74,9 @@ def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
 def _refence_shard(
     shard: Shard, changed: Sequence[tuple[int, int]], gone: Sequence[tuple[int, int]], sequencer: int
 ) -> None:
-    with shard.snapshot() as snapshot:
-        found = {interval_key(*place): snapshot.get(interval_key(*place)) for place in (*changed, *gone)}
+    keys = [interval_key(*place) for place in (*changed, *gone)]
+    values = read(shard, lambda snapshot: snapshot.get_each(keys))
+    found = dict(zip(keys, values, strict=True))
     epochs = {key: _epoch(old) for key, old in found.items()}
     epochs |= {interval_key(*place): 0 for place in gone}
     _write_fence(shard, found, epochs, sequencer, [checkpoint_key(*place) for place in gone])

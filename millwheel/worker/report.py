@@ -27,6 +27,10 @@ class NodeReport:
     filter_bytes: int = 0
     filter_error: float = 0.0
     """The share of new IDs for which the store is asked all the same."""
+    rows_cached: int = 0
+    """Rows that the cache had, or knew not to be there."""
+    rows_read: int = 0
+    """Rows for which the store was asked, with a cache before it."""
     failed: int = 0
     timers: int = 0
     """Timers that fired."""

@@ -16,12 +16,12 @@ before that runs it again, on its old state, for receivers that have their recor
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
@@ -33,6 +33,7 @@ from millwheel.store.layout import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
+from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
 from millwheel.worker.keyed import KeyedRun
@@ -96,8 +97,10 @@ class Worker:
         store: Store,
         order: random.Random | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        cache: Cache | None = None,
     ) -> None:
         self.graph = graph
+        self.cache = cache
         self.store = store
         self.clock = clock
         self._numbers = numbers
@@ -144,11 +147,13 @@ class Worker:
         shard = self.store.shards[interval.shard]
         attempt = _Attempt(self, plan, level, index)
         with shard.snapshot() as snapshot:
-            snapshot.prefetch(attempt.ranges())
+            snapshot.prefetch(not_kept(self.cache, attempt.ranges()))
             found = _interval_state(snapshot.get, plan, level, interval)
             if found.epoch == plan.epoch:
                 return _checkpoint(snapshot, level, interval)
-            outcome = attempt.run(snapshot, watermarks, sections)
+            state = Token(found.sequencer, found.epoch, found.nonce)
+            with before(self.cache, snapshot, plan, level, interval, state) as attempt.reading:
+                outcome = attempt.run(attempt.reading or snapshot, watermarks, sections)
         weak = level in self.weak
         puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
 
@@ -156,11 +161,16 @@ class Worker:
             if _interval_state(get, plan, level, interval).epoch == plan.epoch:
                 raise AlreadyCommitted
 
+        def write() -> None:
+            shard.write(puts, deletes, guard)
+            if attempt.reading is not None:
+                attempt.reading.keep(attempt.token, puts, deletes)
+
         if weak or defer:
-            self._deferred.append(Deferred(plan.epoch, level, partial(shard.write, puts, deletes, guard)))
+            self._deferred.append(Deferred(plan.epoch, level, write))
             return outcome
         try:
-            shard.write(puts, deletes, guard)
+            write()
         except AlreadyCommitted:
             with shard.snapshot() as snapshot:
                 return _checkpoint(snapshot, level, interval)
@@ -216,6 +226,7 @@ def committed(store: Store, plan: Plan, levels: Iterable[int]) -> bool:
 class _IntervalState:
     sequencer: int
     epoch: int
+    nonce: bytes = b""
 
 
 def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _IntervalState:
@@ -267,6 +278,9 @@ class _Attempt:
         # work then, so it is never cut short.
         self._budget = Budget(math.inf if level in worker.weak else plan.budget, worker.clock)
         self._report = IntervalReport(level, self._interval.first, self._interval.sequencer)
+        nonce = b"" if worker.cache is None else os.urandom(8)
+        self.token = Token(self._interval.sequencer, plan.epoch, nonce)
+        self.reading: Reading | None = None
 
     def ranges(self) -> list[Range]:
         """What every step reads, and what can be known before its records are looked at."""
@@ -286,6 +300,8 @@ class _Attempt:
     def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""
         started = time.perf_counter()
+        if self.reading is not None:
+            self.reading.prefetch(self.ranges())
         mine = range(self._interval.first, self._interval.last)
         arrivals = {name: Arrivals() for name in self._worker.graph.levels[self._level - 1]}
         waited = {
@@ -334,6 +350,8 @@ class _Attempt:
             ids = worker.id_filter(number, self._interval.shard)
             ids.bring_up(snapshot, plan.epoch, plan.now, worker._retention[name].values())
             seen.look_up(arrivals, snapshot, ids)
+        if self.reading is not None:
+            self.reading.at(number, now_at)
         tablets = Tablets(number, mine, snapshot)
         context.reset()
         run = KeyedRun(
@@ -369,6 +387,8 @@ class _Attempt:
         if plan.weigh:
             report.weights = tablets.weights(arrivals.keys)
         report.ids_filtered, report.ids_read = seen.filtered, seen.read
+        if self.reading is not None:
+            report.rows_cached, report.rows_read = self.reading.counts(number)
         if ids is not None:
             report.filter_bytes, report.filter_error = ids.bloom.size, ids.bloom.error
         self._report.nodes[name] = report
@@ -403,7 +423,7 @@ class _Attempt:
     def writes(self, outcome: Outcome) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """All changes of the step, its checkpoint among them."""
         interval = self._interval
-        state = pack([interval.sequencer, self._plan.epoch])
+        state = pack(list(self.token) if self.token.nonce else [interval.sequencer, self._plan.epoch])
         self._puts.append((interval_key(self._level, interval.first), state))
         self._puts.append((checkpoint_key(self._level, interval.first), outcome.to_bytes()))
         return self._puts, self._deletes

@@ -32,13 +32,15 @@ from millwheel.store.layout import (
 
 ROWS: Final = 0
 BYTES: Final = 1
-_FIRST_KIND: Final = 2  # then the timers of each clock and the holds, in the order of their kinds
-WATERMARK_TIMERS: Final = _FIRST_KIND + KIND_WATERMARK
-WALL_TIMERS: Final = _FIRST_KIND + KIND_WALL
-HOLDS: Final = _FIRST_KIND + KIND_HOLD
+FIRST_KIND: Final = 2  # then the timers of each clock and the holds, in the order of their kinds
+WATERMARK_TIMERS: Final = FIRST_KIND + KIND_WATERMARK
+WALL_TIMERS: Final = FIRST_KIND + KIND_WALL
+HOLDS: Final = FIRST_KIND + KIND_HOLD
 _SUMMED: Final = 5
 _FIRST_TIME: Final = _SUMMED  # then the first timer of each clock and the first hold
 _KINDS: Final = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
+NO_COUNTS: Final = [0] * _SUMMED + [MAX_TIME] * len(_KINDS)
+"""The counters of a tablet that has nothing."""
 
 
 class Tablets:
@@ -62,11 +64,11 @@ class Tablets:
         ranges: list[Range] = []
         for kind, time in ((KIND_WATERMARK, watermark), (KIND_WALL, now)):
             for tablet, counters in self._counters.items():
-                if not counters[_FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
+                if not counters[FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
                     continue
                 prefix = timer_prefix(self._computation, tablet, kind)
                 stop = after(prefix) if time >= MAX_TIME else prefix + time_bytes(time + 1)
-                ranges.append((prefix, stop, counters[_FIRST_KIND + kind] + 1))
+                ranges.append((prefix, stop, counters[FIRST_KIND + kind] + 1))
         share = _share(limit, len(ranges))
         snapshot.prefetch([(start, stop, min(most, share)) for start, stop, most in ranges])
         for start, stop, _ in ranges:
@@ -96,7 +98,7 @@ class Tablets:
         """The counters of a tablet, to be changed."""
         counters = self._counters.get(tablet)
         if counters is None:
-            counters = self._counters[tablet] = [0] * _SUMMED + [MAX_TIME] * len(_KINDS)
+            counters = self._counters[tablet] = list(NO_COUNTS)
         self._touched.add(tablet)
         return counters
 
@@ -131,8 +133,8 @@ class Tablets:
         prefixes: list[bytes] = []
         for tablet, counters in self._counters.items():
             for kind in kinds:
-                pending += counters[_FIRST_KIND + kind]
-                if counters[_FIRST_KIND + kind]:
+                pending += counters[FIRST_KIND + kind]
+                if counters[FIRST_KIND + kind]:
                     prefixes.append(timer_prefix(self._computation, tablet, kind))
         skipped = int(pending * (1 - percentile) + 1e-9)
         share = _share(skipped + len(self._removed), len(prefixes))

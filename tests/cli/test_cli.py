@@ -93,6 +93,14 @@ def test_a_run_that_drains_ends_with_a_report_and_goes_on_the_next_time(
     assert sorted(json.loads(line)["value"] for line in lines) == sorted([*range(1, 11)] * 3 + [11])
 
 
+@pytest.mark.parametrize("wrong", ["spark.executor.memory", "executor.memory=4g", "=4g"])
+def test_a_setting_of_spark_is_a_name_and_a_value(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "counting_module:pipeline", "--store", "state", "--conf", wrong])
+    assert ended.value.code == 2
+    assert f"spark.NAME=VALUE, not '{wrong}'" in capsys.readouterr().err
+
+
 @pytest.mark.spark
 def test_the_demo_finds_what_was_planted(
     project: Path, capsys: pytest.CaptureFixture[str], spark: object

@@ -8,25 +8,23 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 import millwheel as mw
 from millwheel.master import driver as master
 from millwheel.master.sizing import Sizer
 from millwheel.spark.session import local_session
 from tests.computations import Echo
+from tests.spark.counted import SCHEMA, counted
 
 RECORDS = 120
 """Of each injector."""
 PER_EPOCH = 60
-SCHEMA = "n long, k string, t long"
 
 
 def value(n: int) -> dict[str, Any]:
@@ -38,49 +36,6 @@ class Small(Sizer):
 
     def learn(self, records: int, seconds: float) -> None:
         self.bound = PER_EPOCH
-
-
-class Span(InputPartition):
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-
-
-class NumbersReader(DataSourceStreamReader):
-    """Numbers that come with time, forty in a second, from wherever Structured Streaming stopped."""
-
-    def __init__(self, options: Any) -> None:
-        self._first = int(options["first"])
-        self._since = float(options["since"])
-
-    def initialOffset(self) -> dict[str, int]:
-        return {"n": 0}
-
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        return {"n": max(start["n"], min(RECORDS, int((time.time() - self._since) * 40)))}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Span]:
-        half = (start["n"] + end["n"]) // 2
-        return [Span(start["n"], half), Span(half, end["n"])]
-
-    def read(self, partition: Any) -> Iterator[tuple[int, str, int]]:
-        for n in range(partition.start, partition.end):
-            yield tuple(value(self._first + n).values())  # type: ignore[misc]
-
-    def commit(self, end: dict[str, int]) -> None:
-        pass
-
-
-class Numbers(DataSource):
-    @classmethod
-    def name(cls) -> str:
-        return "numbers"
-
-    def schema(self) -> str:
-        return SCHEMA
-
-    def streamReader(self, schema: Any) -> NumbersReader:
-        return NumbersReader(self.options)
 
 
 class Note:
@@ -110,9 +65,7 @@ def injectors(config: dict[str, Any], spark: SparkSession) -> Iterator[tuple[str
             frame = frame.selectExpr("id as n", "concat('k', id % 5) as k", "id + 1 as t")
             yield name, mw.injectors.SparkTable(frame, timestamp="t", spool=spool)
         elif name == "python":
-            spark.dataSource.register(Numbers)
-            options = {"first": str(source["first"]), "since": str(source["since"])}
-            frame = spark.readStream.format("numbers").options(**options).load()
+            frame = counted(spark, Path(source["count"]), source["first"])
             yield name, mw.injectors.SparkStream(frame, timestamp="t", spool=spool)
         elif name == "kafka":
             yield name, mw.injectors.Kafka(source["servers"], source["topic"], timestamp="t")

@@ -32,13 +32,16 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Cluster
 from tests.servers.processes import Unavailable, free_port
 from tests.servers.topics import receive, send
+from tests.spark.counted import set_count
 from tests.spark.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 KILLS = 3
 BATCH = 6  # records that a source gets at once
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+PATIENCE = 180.0  # seconds for an epoch: on a busy machine Spark takes a minute to start
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 class Feeder:
@@ -103,8 +106,10 @@ class World:
         self._source("http", lambda batch: _post(port, batch))
         self.sources["http"]["port"] = port
         self._source("table", None)
-        self._source("python", None)
-        self.sources["python"]["since"] = time.time() + 5
+        count, first = folder / "count", len(self.sources) * RECORDS
+        set_count(count, 0)
+        self._source("python", lambda batch: set_count(count, batch[-1]["n"] + 1 - first) is None)
+        self.sources["python"]["count"] = str(count)
         out = mw.sinks.JsonLines(folder / "jsonlines")
         self._sink("jsonlines", lambda: [record.value["n"] for record in out.records()])
         self._sink("parquet", self._rows)
@@ -233,7 +238,7 @@ def _await_epochs(driver: Process, epochs: int, world: World) -> None:
             return sum(line.startswith("epoch") for line in driver.output) > number
 
         world.turn()
-        eventually(came)
+        eventually(came, PATIENCE)
 
 
 def _await_end(driver: Process, world: World) -> None:
@@ -244,4 +249,4 @@ def _await_end(driver: Process, world: World) -> None:
         given = all(feeder.done for feeder in world.feeders)
         return given and len(world.looks["jsonlines"]()) >= len(world.expected)
 
-    eventually(came, 120)
+    eventually(came, PATIENCE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from tests.crash.victims import bag
+from tests.crash.victims import expected_of
 
 RECORDS = 120_000
 SECONDS = 60
@@ -43,25 +43,4 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def expected(source: Path) -> dict[str, Counter[str]]:
     """What the pipeline must give, from plain Python over the same files."""
-    windows: Counter[tuple[str, str, int]] = Counter()
-    seen: set[int] = set()
-    for path in sorted(source.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            record = json.loads(line)
-            if record["id"] not in seen:
-                seen.add(record["id"])
-                windows[record["query"], record["region"], record["time"] // mw.SECOND] += 1
-    first = [
-        (query, (bucket + 1) * mw.SECOND - 1, {"query": query, "region": region, "count": count})
-        for (query, region, bucket), count in windows.items()
-    ]
-    regions: dict[tuple[str, int], list[int]] = {}
-    for (_, region, bucket), count in windows.items():
-        regions.setdefault((region, bucket), []).append(count)
-    closed: Counter[str] = Counter()
-    second = []
-    for (region, bucket), counts in sorted(regions.items(), key=lambda item: item[0][1]):
-        closed[region] += 1
-        value = {"total": sum(counts), "queries": len(counts), "closed": closed[region]}
-        second.append((region, (bucket + 1) * mw.SECOND - 1, value))
-    return {"windows": bag(first), "regions": bag(second)}
+    return expected_of(source)

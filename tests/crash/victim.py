@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ import millwheel as mw
 class Windower(mw.Computation):
     """Counts a query per second and region."""
 
+    dawdles = ""
+    """Where this is a path: one record takes its time."""
+
     def process_record(self, record: mw.Record) -> None:
+        if self.dawdles:
+            self._dawdle()
         bucket = record.timestamp // mw.SECOND
         counts = self.state.setdefault(bucket, {})
         region = record.value["region"]
@@ -28,6 +34,25 @@ class Windower(mw.Computation):
         for region, count in sorted(self.state.pop(int(timer.tag)).items()):
             value = {"query": self.key, "region": region, "count": count}
             self.produce("windows", value, timestamp=timer.timestamp - 1)
+
+    def _dawdle(self) -> None:
+        """Sleeps once in all, so that Spark starts a second attempt at the task, which leaves a file."""
+        from pyspark import TaskContext
+
+        again = Path(f"{self.dawdles}-again")
+        if again.exists():
+            self.dawdles = ""
+            return
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber():
+            again.touch()
+            return
+        try:
+            Path(self.dawdles).touch(exist_ok=False)
+        except FileExistsError:
+            return
+        time.sleep(6)
 
 
 class Regions(mw.Computation):
@@ -68,6 +93,8 @@ def main() -> None:
     options = json.loads(given)
     from millwheel.spark.session import local_session
 
+    if options.pop("slow", False):
+        Windower.dawdles = str(Path(output).with_name("dawdled"))
     if options.pop("weak", False):
         Windower.strong_productions = Regions.strong_productions = False
     local_session(options.pop("master", None))

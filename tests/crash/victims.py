@@ -28,6 +28,32 @@ def output(folder: Path) -> dict[str, Counter[str]]:
     }
 
 
+def expected_of(source: Path) -> dict[str, Counter[str]]:
+    """What the pipeline must give, from plain Python over the same files."""
+    windows: Counter[tuple[str, str, int]] = Counter()
+    seen: set[int] = set()
+    for path in sorted(source.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record["id"] not in seen:
+                seen.add(record["id"])
+                windows[record["query"], record["region"], record["time"] // mw.SECOND] += 1
+    first = [
+        (query, (bucket + 1) * mw.SECOND - 1, {"query": query, "region": region, "count": count})
+        for (query, region, bucket), count in windows.items()
+    ]
+    regions: dict[tuple[str, int], list[int]] = {}
+    for (_, region, bucket), count in windows.items():
+        regions.setdefault((region, bucket), []).append(count)
+    closed: Counter[str] = Counter()
+    second = []
+    for (region, bucket), counts in sorted(regions.items(), key=lambda item: item[0][1]):
+        closed[region] += 1
+        value = {"total": sum(counts), "queries": len(counts), "closed": closed[region]}
+        second.append((region, (bucket + 1) * mw.SECOND - 1, value))
+    return {"windows": bag(first), "regions": bag(second)}
+
+
 class Process:
     """A driver in a process of its own, which says ``running`` when its epochs begin."""
 
@@ -94,7 +120,8 @@ class Process:
 class Victim(Process):
     """The pipeline of ``victim.py``."""
 
-    def __init__(self, source: Path, folder: Path, options: dict[str, Any]) -> None:
-        super().__init__(
-            [str(VICTIM), str(source), str(folder / "store"), str(folder / "out"), json.dumps(options)]
-        )
+    def __init__(
+        self, source: Path, folder: Path, options: dict[str, Any], *, store: str = "", **process: Any
+    ) -> None:
+        places = [str(source), store or str(folder / "store"), str(folder / "out")]
+        super().__init__([str(VICTIM), *places, json.dumps(options)], **process)

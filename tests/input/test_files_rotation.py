@@ -147,7 +147,10 @@ def test_a_task_says_that_a_file_is_gone(tmp_path: Path) -> None:
     ((partition, end),) = injector.poll().items()
     path.rename(tmp_path / "elsewhere.log")
     jsonl(path, [{"t": 3}])
-    with pytest.raises(mw.InputError, match=r"app\.log was removed, or changed .* bring it back"):
+    with pytest.raises(
+        mw.InputError,
+        match=r"app\.log was removed, or changed .* bring it back .* every executor must see the files",
+    ):
         list(injector.read(partition, 9, end))
 
 

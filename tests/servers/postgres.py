@@ -24,6 +24,39 @@ from tests.servers.processes import Unavailable, await_answer, free_port, stop
 PASSWORD = "s3cr3t/of:tests@"
 
 
+@contextmanager
+def standby(primary: Cluster) -> Iterator[Cluster]:
+    """A hot standby of a cluster, for which every commit waits from now on; see `Cluster.promote`."""
+    folder = Path(tempfile.mkdtemp(prefix="millwheel-standby-"))
+    try:
+        user = _user()
+        if user is not None:
+            os.chown(folder, user, -1)
+        made = subprocess.run(
+            [
+                *(primary.binaries / "pg_basebackup", "-D", folder / "data", "-R", "-X", "stream"),
+                *("-c", "fast", "--no-sync", "-d", primary.url()),
+            ],
+            capture_output=True,
+            text=True,
+            user=user,
+            cwd=folder,
+        )
+        if made.returncode:
+            raise Unavailable(f"pg_basebackup failed: {made.stderr.strip()[-200:]}")
+        port = free_port()
+        process = _start(primary.binaries, folder, port, primary.settings)
+        found = Cluster(folder, port, primary.binaries, process, primary.settings)
+        try:
+            primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            primary.run("SELECT pg_reload_conf()")
+            yield found
+        finally:
+            found.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @dataclass
 class Cluster:
     """A running cluster; `url` has the password, as a user's would."""
@@ -32,16 +65,27 @@ class Cluster:
     port: int
     binaries: Path
     process: subprocess.Popen[bytes]
+    settings: tuple[str, ...]
 
     def url(self, database: str = "postgres") -> str:
         return _url(self.port, database)
 
-    def make_database(self, name: str) -> str:
-        """Makes a database; gives its URL."""
+    def run(self, statement: str) -> None:
+        """Runs a statement as the administrator."""
         import psycopg
 
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            connection.execute(statement.encode())
+
+    def promote(self) -> None:
+        """Makes a standby the primary; commits wait for nobody then."""
+        self.run("SELECT pg_promote()")
+        self.run("ALTER SYSTEM RESET synchronous_standby_names")
+        self.run("SELECT pg_reload_conf()")
+
+    def make_database(self, name: str) -> str:
+        """Makes a database; gives its URL."""
+        self.run(f'CREATE DATABASE "{name}"')
         return self.url(name)
 
     def stop(self, number: int = signal.SIGINT) -> None:
@@ -50,11 +94,18 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the server again, on the same port."""
-        self.process = _start(self.binaries, self.folder, self.port)
+        self.process = _start(self.binaries, self.folder, self.port, self.settings)
+
+
+_TESTING = (
+    "fsync=off",  # no test cuts the power, and a server that is killed loses nothing
+    "autovacuum_naptime=1s",
+    "max_connections=200",
+)
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(settings: tuple[str, ...] = _TESTING) -> Iterator[Cluster]:
     """A cluster that is stopped and removed at the end; `Unavailable` says why there is none."""
     binaries = _binaries()
     folder = Path(tempfile.mkdtemp(prefix="millwheel-postgres-"))
@@ -79,7 +130,8 @@ def cluster() -> Iterator[Cluster]:
         if made.returncode:
             raise Unavailable(f"initdb failed: {made.stderr.strip()[-200:]}")
         port = free_port()
-        found = Cluster(folder, port, binaries, _start(binaries, folder, port))
+        process = _start(binaries, folder, port, settings)
+        found = Cluster(folder, port, binaries, process, settings)
         try:
             yield found
         finally:
@@ -88,13 +140,13 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(binaries: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _start(binaries: Path, folder: Path, port: int, settings: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    given = [part for setting in settings for part in ("-c", setting)]
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
             [
                 *(binaries / "postgres", "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", ""),
-                "-F",  # no waiting for the disk: no test cuts the power, and a killed server loses nothing
-                *("-c", "autovacuum_naptime=1s", "-c", "max_connections=200"),
+                *given,
             ],
             stdout=log,
             stderr=log,
@@ -122,7 +174,11 @@ def _answers(port: int) -> bool:
 
 def _binaries() -> Path:
     on_path = shutil.which("initdb")
-    found = [Path(on_path).parent] if on_path else [Path(p) for p in glob.glob("/usr/lib/postgresql/*/bin")]
+    found = (
+        [Path(on_path).resolve().parent]
+        if on_path
+        else [Path(p) for p in glob.glob("/usr/lib/postgresql/*/bin")]
+    )
     usable = [path for path in found if (path / "initdb").exists() and (path / "postgres").exists()]
     if not usable:
         raise Unavailable("no PostgreSQL server is installed (Debian: apt-get install postgresql)")

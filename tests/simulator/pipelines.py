@@ -223,3 +223,71 @@ def held() -> mw.Pipeline:
     p.add(Pairs(), inputs={"pairs": mw.by_key}, outputs=["windows"])
     p.add(Totals(), inputs={"windows": _all_together}, outputs=["totals"])
     return p
+
+
+class Extra(mw.Computation):
+    """Comes and goes; counts what it gets."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["n"] = self.state.get("n", 0) + 1
+        self.set_timer("soon", record.timestamp + 50)
+
+
+def changing() -> mw.Pipeline:
+    """What stays while others come and go."""
+    return windows()
+
+
+def _with_more() -> mw.Pipeline:
+    p = windows()
+    p.add(Extra(), name="Beside", inputs={"words": _all_together})
+    p.add(Extra(), name="Chained too", inputs={"windows": mw.by_key})
+    return p
+
+
+def _with_a_level_more() -> mw.Pipeline:
+    p = windows()
+    p.add(Extra(), name="Deeper", inputs={"totals": lambda record: str(record.value % 2)})
+    return p
+
+
+def _with_a_replay() -> mw.Pipeline:
+    p = windows()
+    p.add(Extra(), name="Beside", inputs={"words": _all_together})
+    p.add(Replayed(), inputs={"words": mw.by("word")}, outputs=["replayed"], replay="earliest")
+    return p
+
+
+class Replayed(mw.Computation):
+    """Passes on all that it gets, from the beginning."""
+
+    def process_record(self, record: mw.Record) -> None:
+        assert not record.late, "what is replayed is not late"
+        self.produce("replayed", record.value)
+
+
+changing.variants = (_with_more, _with_a_level_more, _with_a_replay)  # type: ignore[attr-defined]
+
+
+def _with_a_replay_and_more() -> mw.Pipeline:
+    p = _with_a_replay()
+    p.add(Extra(), name="Deeper", inputs={"totals": _all_together})
+    p.remove("Beside")
+    return p
+
+
+def replayed() -> mw.Pipeline:
+    """In the end there is one that has read everything, whenever it came."""
+    return _with_a_replay()
+
+
+def check_replayed(found: Simulated) -> None:
+    """Who came late has read every record once; those who were there have not felt it."""
+    check_resent(found)
+    wanted = Counter((record.value["word"], record.value["n"]) for record in Parts().all())
+    assert Counter((r.value["word"], r.value["n"]) for r in found.outputs["replayed"]) == wanted
+
+
+replayed.check = check_replayed  # type: ignore[attr-defined]
+replayed.first = windows  # type: ignore[attr-defined]
+replayed.variants = (_with_a_replay_and_more,)  # type: ignore[attr-defined]

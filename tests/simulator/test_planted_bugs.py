@@ -12,13 +12,16 @@ import pytest
 from millwheel.errors import FencedError
 from millwheel.master import driver as driver_module
 from millwheel.master import layout as layout_module
+from millwheel.master import roster as roster_module
 from millwheel.master.journal import Journal
 from millwheel.master.layout import Layout
+from millwheel.model.graph import Graph
 from millwheel.store.base import Get
 from millwheel.store.layout import checkpoint_key
 from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.testing.faults import Lost
 from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.worker import cache as cache_module
 from millwheel.worker import fencing as fencing_module
 from millwheel.worker import step as step_module
 from millwheel.worker import tasks
@@ -201,6 +204,32 @@ def _due_timers_hold_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(step_module.KeyedRun, "run", run)
 
 
+def _cache_without_proof(patch: pytest.MonkeyPatch) -> None:
+    """What a worker keeps is used though another one has written the interval since."""
+    patch.setattr(cache_module, "proves", lambda kept, state, epoch: bool(kept.nonce))
+
+
+def _cache_of_the_sequencer(patch: pytest.MonkeyPatch) -> None:
+    """A cache is trusted as long as the interval has its owner, whoever worked for it."""
+    patch.setattr(
+        cache_module, "proves", lambda kept, state, epoch: kept.nonce and kept.sequencer == state.sequencer
+    )
+
+
+def _cache_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """A worker keeps what it was about to write, whether or not that came to pass; no nonce would tell."""
+    original = step_module._Attempt.writes
+
+    def writes(self: Any, outcome: Outcome) -> Any:
+        found = original(self, outcome)
+        if self.reading is not None:
+            self.reading.keep(self.token, *found)
+        return found
+
+    patch.setattr(step_module._Attempt, "writes", writes)
+    patch.setattr(cache_module, "proves", lambda kept, state, epoch: kept.nonce and kept[:2] == state[:2])
+
+
 def _recovered_on_another_map(patch: pytest.MonkeyPatch) -> None:
     """A plan that waits is run again on the intervals that the new driver happens to have."""
     original = driver_module.Driver.next_plan
@@ -232,19 +261,48 @@ def _changes_fence_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layout_module, "refence", lambda *rest: None)
 
 
+def _joins_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Who catches up is taken for one that has."""
+    patch.setattr(roster_module, "_level", lambda *rest: True)
+
+
+def _passed_by_nobody(patch: pytest.MonkeyPatch) -> None:
+    """The others' records reach who catches up as well."""
+    original = Graph.readers
+
+    def readers(self: Graph, source: Any, stream: str) -> Any:
+        return original(self, source, stream) if source.reader else self.consumers[stream]
+
+    patch.setattr(Graph, "readers", readers)
+
+
+def _forgets_what_is_there(patch: pytest.MonkeyPatch) -> None:
+    """An epoch that another graph has begun to commit is planned anew."""
+    patch.setattr(roster_module, "touched", lambda *rest: False)
+
+
 _MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, reshape=0.0, most=20)
 """What it takes until an old plan and another one for the same epoch meet."""
 
 _RESHAPED = Faults(reshape=0.4, most=24)
 
+_CHANGES = Faults(change=0.3, most=24)
+
 _FAULTS = {
-    "the sequencer is not looked at": _MISHAPS,
+    "who catches up joins too early": _CHANGES,
+    "who catches up is not left out": _CHANGES,
+    "an epoch of another graph is forgotten": _CHANGES,
+    "the sequencer is not looked at": replace(_MISHAPS, reshape=0.2, most=30),
+    "a new driver fences nothing": _MISHAPS,
     "a plan is run again on another map": _RESHAPED,
     "records are sent by an old map": _RESHAPED,
     "a change fences nothing": replace(_MISHAPS, reshape=0.5, most=40),
 }
 
 _BUGS: dict[str, tuple[Plant, list[Any]]] = {
+    "who catches up joins too early": (_joins_too_early, [pipelines.replayed]),
+    "who catches up is not left out": (_passed_by_nobody, [pipelines.replayed]),
+    "an epoch of another graph is forgotten": (_forgets_what_is_there, [pipelines.changing]),
     "duplicates are not looked for": (_no_dedup, [pipelines.resent]),
     "IDs are not stored": (_ids_not_stored, [pipelines.resent]),
     "productions leave before the commit": (_send_before_commit, [pipelines.draws]),
@@ -264,6 +322,9 @@ _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "records are sent by an old map": (_map_of_the_first_epoch, [pipelines.windows]),
     "a change fences nothing": (_changes_fence_nothing, [pipelines.windows, pipelines.draws]),
     "due timers left over hold nothing": (_due_timers_hold_nothing, [pipelines.windows]),
+    "a cache that is trusted without proof": (_cache_without_proof, [pipelines.windows]),
+    "a cache that looks at the owner alone": (_cache_of_the_sequencer, [pipelines.windows]),
+    "a cache that does not look at the nonce": (_cache_before_the_commit, [pipelines.draws]),
 }
 
 
@@ -275,7 +336,10 @@ def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     for make in makes:
         try:
             faults = _FAULTS.get(name)
-            simulate(make, seeds=range(_SEEDS), faults=faults, check=getattr(make, "check", None))
+            given = {
+                part: getattr(make, part) for part in ("check", "variants", "first") if hasattr(make, part)
+            }
+            simulate(make, seeds=range(_SEEDS), faults=faults, **given)
         except (SimulationFailure, AssertionError) as error:
             found.append(str(error) or "without any fault")
             break

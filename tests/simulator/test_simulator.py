@@ -46,6 +46,7 @@ def test_every_schedule_ends_as_the_undisturbed_run(make: object, check: object,
         "repeat",
         "fail",
         "slow",
+        "cut",
         "jump",
         "reshape",
         "driver refused",
@@ -53,6 +54,25 @@ def test_every_schedule_ends_as_the_undisturbed_run(make: object, check: object,
     ):
         assert happened[fault] > share / 20, f"{fault} was {happened[fault]} times in {share} schedules"
     assert happened["late, taken"] > 0
+
+
+_CHANGES = Faults(change=0.3, most=24)
+
+
+@pytest.mark.parametrize("make", [pipelines.changing, pipelines.replayed], ids=lambda make: make.__name__)
+def test_what_stays_does_not_feel_that_others_come_and_go(make: object) -> None:
+    share = _SCHEDULES // len(_CASES)
+    happened = simulate(
+        make,  # type: ignore[arg-type]
+        seeds=range(share),
+        faults=_CHANGES,
+        check=getattr(make, "check", None),
+        variants=make.variants,  # type: ignore[attr-defined]
+        first=getattr(make, "first", None),
+    )
+    assert happened["change"] > share
+    for fault in ("kill", "pause", "late, refused", "change refused"):
+        assert happened[fault] > share / 40, f"{fault} was {happened[fault]} times in {share} schedules"
 
 
 def test_a_seed_gives_the_same_schedule_again() -> None:

@@ -15,6 +15,7 @@ import millwheel as mw
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
+from tests.spark.counted import counted, set_count
 from tests.spark.waiting import eventually
 from tests.store.driving import run, run_to_the_end, take
 
@@ -225,3 +226,12 @@ class TestStream:
             eventually(lambda: job.status().records_in >= 500)
         numbers = _numbers(sink)
         assert numbers == list(range(len(numbers)))
+
+    def test_a_data_source_in_python_is_injected(self, spark: SparkSession, tmp_path: Path) -> None:
+        path, found = tmp_path / "count", Counter[int]()
+        for count in (70, 130):
+            set_count(path, count)
+            p, sink = _pipeline(SparkStream(counted(spark, path), timestamp="t"))
+            mw.run(p, store=tmp_path / "store", spark=spark)
+            found.update(_numbers(sink))
+            assert found == dict.fromkeys(range(count), 1)

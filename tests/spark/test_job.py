@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,13 +60,13 @@ def test_wall_timers_fire_on_an_idle_pipeline(spark: SparkSession) -> None:
     assert values(sink.records) == ["soon"]
 
 
-def test_a_stopped_job_is_taken_up_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stopped_job_is_taken_up_by_the_next(spark: SparkSession, where: str) -> None:
     p, first = counting(mw.injectors.Records(records(60), per_epoch=5))
-    with mw.start(p, store=tmp_path / "store", spark=spark) as job:
+    with mw.start(p, store=where, spark=spark) as job:
         eventually(lambda: job.status().records_in >= 5)
         stopped = job.stop()
     p, second = counting(mw.injectors.Records(records(60)))
-    with mw.start(p, store=tmp_path / "store", spark=spark) as job:
+    with mw.start(p, store=where, spark=spark) as job:
         eventually(lambda: stopped.records_in + job.status().records_in == 60)
         eventually(lambda: job.status().low_watermarks == {"Counter": mw.MAX_TIME})
     p, whole = counting(mw.injectors.Records(records(60)))
@@ -75,12 +74,12 @@ def test_a_stopped_job_is_taken_up_by_the_next(spark: SparkSession, tmp_path: Pa
     assert in_order(first.records + second.records) == in_order(whole.records)
 
 
-def test_leaving_the_block_stops_the_job_and_frees_the_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_leaving_the_block_stops_the_job_and_frees_the_store(spark: SparkSession, where: str) -> None:
     p, _ = counting(mw.injectors.Records(records(10)))
-    with mw.start(p, store=tmp_path / "store", spark=spark) as job:
+    with mw.start(p, store=where, spark=spark) as job:
         eventually(lambda: job.status().records_in == 10)
     p, _ = counting(mw.injectors.Records(records(12)))
-    assert mw.run(p, store=tmp_path / "store", spark=spark).records_in == 2
+    assert mw.run(p, store=where, spark=spark).records_in == 2
     assert job.wait(timeout=LIMIT) is not None
 
 
@@ -94,7 +93,7 @@ def test_a_started_job_does_not_drain_holds(spark: SparkSession) -> None:
         assert job.status().low_watermarks["C"] == 0
 
 
-def test_a_wall_timer_that_one_run_left_fires_in_the_next_job(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wall_timer_that_one_run_left_fires_in_the_next_job(spark: SparkSession, where: str) -> None:
     def pipeline() -> tuple[mw.Pipeline, mw.sinks.Collect]:
         p = mw.Pipeline("left over")
         p.inject("in", mw.injectors.Records(records(1)))
@@ -112,9 +111,9 @@ def test_a_wall_timer_that_one_run_left_fires_in_the_next_job(spark: SparkSessio
         return p, sink
 
     p, first = pipeline()
-    assert mw.run(p, store=tmp_path / "store", spark=spark).pending_wall_timers == 1
+    assert mw.run(p, store=where, spark=spark).pending_wall_timers == 1
     p, second = pipeline()
-    with mw.start(p, store=tmp_path / "store", spark=spark, slots=3) as job:
+    with mw.start(p, store=where, spark=spark, slots=3) as job:
         assert job.status().records_in == 0
         eventually(lambda: job.status().pending_wall_timers == 0)
     assert (values(first.records), values(second.records)) == ([], ["w"])

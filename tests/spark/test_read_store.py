@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
+from millwheel.cli import main
+from millwheel.store.open import open_store
 from millwheel.watch.view import look
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually
@@ -21,16 +22,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["lmdb", "postgres"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path | str:
     """The store of a pipeline that has stopped, with a hold in it."""
-    folder = tmp_path_factory.mktemp("tables") / "store"
+    folder: Path | str = tmp_path_factory.mktemp("tables") / "store"
+    if request.param == "postgres":
+        folder = f"{request.getfixturevalue('database')}?schema=tables"
     hold = mw.Record(value={"user": HOSTILE, "hold": True}, timestamp=4 * mw.SECOND)
     stopped(folder, [*visits(40), hold]).close()
     return folder
 
 
-def test_states_are_rows_that_sql_can_ask(spark: SparkSession, path: Path) -> None:
+def test_states_are_rows_that_sql_can_ask(spark: SparkSession, path: Path | str) -> None:
     mw.read_store(spark, path).create_views("m_")
     found = spark.sql(
         "select key, get_json_object(state, '$.seen') as seen, bytes, length(data) as length "
@@ -41,7 +44,7 @@ def test_states_are_rows_that_sql_can_ask(spark: SparkSession, path: Path) -> No
     assert all(row.bytes == row.length > 0 for row in found)
 
 
-def test_timers_and_holds_are_rows_with_times(spark: SparkSession, path: Path) -> None:
+def test_timers_and_holds_are_rows_with_times(spark: SparkSession, path: Path | str) -> None:
     timers = mw.read_store(spark, path).timers
     (hold,) = timers.where("kind = 'hold'").collect()
     assert (hold.computation, hold.key, hold.tag, hold.time) == (
@@ -52,15 +55,15 @@ def test_timers_and_holds_are_rows_with_times(spark: SparkSession, path: Path) -
     )
     (moment,) = timers.where("kind = 'hold'").selectExpr("unix_micros(timestamp) as t").collect()
     assert moment.t == 4 * mw.SECOND
-    store = LmdbStore(path)
+    store = open_store(path)
     pending = look(store, wall()).computations[0].watermark_timers
     store.close()
     assert timers.where("kind = 'watermark'").count() == pending > 0
 
 
-def test_watermarks_epochs_and_intervals_are_those_of_the_view(spark: SparkSession, path: Path) -> None:
+def test_watermarks_epochs_and_intervals_are_those_of_the_view(spark: SparkSession, path: Path | str) -> None:
     tables = mw.read_store(spark, path)
-    store = LmdbStore(path)
+    store = open_store(path)
     view = look(store, wall())
     store.close()
     last = tables.watermarks.where("computation = 'Visits'").orderBy("time", ascending=False).first()
@@ -77,7 +80,7 @@ def test_watermarks_epochs_and_intervals_are_those_of_the_view(spark: SparkSessi
     assert intervals.rows == tables.state.count()
 
 
-def test_a_pipeline_that_runs_in_this_session_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_pipeline_that_runs_in_this_session_can_be_read(spark: SparkSession, tmp_path: Path | str) -> None:
     feed = Feed({"only": visits(40)}, opened=40)
     with mw.start(pipeline(feed), store=tmp_path / "store", spark=spark) as job:
         eventually(lambda: job.status().records_in == 40)
@@ -89,7 +92,7 @@ def test_a_pipeline_that_runs_in_this_session_can_be_read(spark: SparkSession, t
     assert mw.read_store(spark, tmp_path / "store").state.count() == tables.state.count() > 0
 
 
-def test_the_codecs_of_a_pipeline_read_its_states(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_codecs_of_a_pipeline_read_its_states(spark: SparkSession, tmp_path: Path | str) -> None:
     class Pickled(mw.Computation):
         codec = mw.codecs.pickle
 
@@ -129,3 +132,20 @@ class _Keeps(mw.Computation):
 def test_what_cannot_be_read_is_said(spark: SparkSession, where: str) -> None:
     with pytest.raises(mw.StoreError):
         mw.read_store(spark, where)
+
+
+def test_an_export_is_parquet_that_spark_reads(
+    spark: SparkSession, path: Path | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "export", str(path), str(tmp_path / "export"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    tables = mw.read_store(spark, path)
+    for name in ("state", "timers", "watermarks"):
+        found = spark.read.parquet(str(tmp_path / "export" / name))
+        wanted = getattr(tables, name)
+        assert found.count() == wanted.count() == rows[name] > 0
+        assert found.columns == wanted.columns
+    states = spark.read.parquet(str(tmp_path / "export" / "state"))
+    assert states.where(f"key = 'regular' and get_json_object(state, '$.seen') = '{14}'").count() == 1
+    assert main(["store", "export", str(path), str(tmp_path / "export")]) == 1
+    assert "is not empty" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def in_order(found: list[mw.Record]) -> list[tuple[str, int, str]]:
     ids=["wide", "compact", "wide over three slots"],
 )
 def test_a_graph_of_many_levels_gives_what_the_harness_gives(
-    options: dict[str, Any], spark: SparkSession, tmp_path: Path
+    options: dict[str, Any], spark: SparkSession, where: str
 ) -> None:
     p, expected = big_graph(mw.injectors.Records([]))
     h = mw.testing.Harness(p)
@@ -88,7 +88,7 @@ def test_a_graph_of_many_levels_gives_what_the_harness_gives(
     h.drain()
 
     p, found = big_graph(mw.injectors.Records(records(200), per_epoch=90))
-    report = mw.run(p, store=tmp_path / "store", spark=spark, **options)
+    report = mw.run(p, store=where, spark=spark, **options)
 
     for stream, sink in found.items():
         assert in_order(sink.records) == in_order(expected[stream].records), stream
@@ -103,7 +103,7 @@ def test_a_graph_of_many_levels_gives_what_the_harness_gives(
     assert report.low_watermarks == status.low_watermarks
 
 
-def test_the_report_says_what_was_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_report_says_what_was_done(spark: SparkSession, where: str) -> None:
     def on_record(c: Hooks, record: mw.Record) -> None:
         c.count("seen")
         if record.value == "bad":
@@ -127,7 +127,7 @@ def test_the_report_says_what_was_done(spark: SparkSession, tmp_path: Path) -> N
     p.add(Counter(), inputs={"out": lambda record: "all"}, outputs=["counts"])
     errors = mw.sinks.Collect()
     p.sink("C.errors", errors)
-    report = mw.run(p, store=tmp_path / "store", spark=spark)
+    report = mw.run(p, store=where, spark=spark)
     assert report.epochs >= 5
     assert report.records_in == 5
     assert report.records == {"C": 2, "Counter": 2}
@@ -200,14 +200,16 @@ def test_collect_has_the_records_in_the_driver_key_by_key_in_order(spark: SparkS
 
 
 @pytest.mark.parametrize("compact_below", [0, 4_000], ids=["wide", "compact"])
-def test_an_injector_and_a_sink_of_one_s_own(compact_below: int, spark: SparkSession, tmp_path: Path) -> None:
+def test_an_injector_and_a_sink_of_one_s_own(
+    compact_below: int, spark: SparkSession, tmp_path: Path, where: str
+) -> None:
     feed = Feed({"odd": records(39)[1::2], "even": records(40)[::2]})
     folder = Folder(tmp_path / "out")
     p = mw.Pipeline("own")
     p.inject("in", feed)
     p.add(Windower(), inputs={"in": mw.by("user")}, outputs=["windows"])
     p.sink("windows", folder)
-    report = mw.run(p, store=tmp_path / "store", spark=spark, compact_below=compact_below)
+    report = mw.run(p, store=where, spark=spark, compact_below=compact_below)
     assert report.records_in == 39
     assert feed.committed == {"odd": 19, "even": 20}
     lines = folder.lines()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,26 +10,10 @@ from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryStore
 from millwheel.store.open import open_store
-from tests.servers.postgres import Cluster
 
 # A busy machine is no reason for a property to fail.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def database(postgres: Cluster) -> str:
-    """The URL of a database for stores."""
-    return postgres.make_database("stores")
-
-
-@pytest.fixture
-def schema_url(database: str) -> str:
-    """The URL of a store in PostgreSQL that is not there yet."""
-    return f"{database}?schema=store_{next(_numbers)}"
 
 
 @pytest.fixture(params=["lmdb", "memory", "postgres"])
@@ -43,8 +26,8 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
         if request.param == "lmdb":
             store = LmdbStore(tmp_path / f"store-{len(made)}", shards=shards)
         elif request.param == "postgres":
-            url = request.getfixturevalue("database")
-            store = open_store(f"{url}?schema=store_{next(_numbers)}", shards=shards)
+            url = request.getfixturevalue("schema_url")
+            store = open_store(f"{url}_{len(made)}", shards=shards)
         else:
             store = MemoryStore(shards)
         made.append(store)

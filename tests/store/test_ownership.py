@@ -156,7 +156,7 @@ def test_numbers_of_computations_are_never_given_twice(store: Store) -> None:
             p.add(mw.Computation(), name=name, inputs={"in": mw.by_key})
         journal = Journal(store)
         journal.acquire(build(p), "me")
-        return enrol(journal, build(p), journal.recover()).numbers
+        return enrol(journal, store, build(p), journal.recover()).numbers
 
     assert numbers("a", "b") == {"a": 0, "b": 1}
     assert numbers("c")["c"] == 2

@@ -107,6 +107,14 @@ class TestOpening:
         _run(schema_url, f"CREATE SCHEMA {_schema(schema_url)}")
         open_it().journal.write([(b"k", b"v")])
 
+    def test_tables_that_somebody_has_removed_are_said_to_be_gone(
+        self, open_it: Open, schema_url: str
+    ) -> None:
+        store = open_it()
+        _run(schema_url, f"DROP SCHEMA {_schema(schema_url)} CASCADE")
+        with pytest.raises(StoreError, match="its tables are gone: somebody has removed the schema"):
+            contents(store.shards[0])
+
 
 class TestVersions:
     def test_newer_tables_are_refused(self, open_it: Open, schema_url: str) -> None:
@@ -292,7 +300,7 @@ class TestLostConnections:
         server.arm(b"INSERT", moment)  # the reading before it commits too
         assert journal.acquire(build(p), "me") == 1
         assert server.cuts == 1
-        assert journal.numbers(["C"]) == {"C": 0}
+        journal.note([(b"watch", b"")])
         second = Journal(open_it())
         assert second.acquire(build(p), "another") == 2
         with pytest.raises(FencedError, match="taken over by another"):
@@ -389,6 +397,39 @@ class TestPrefetch:
             before = store.traffic.waits
             assert dict(snapshot.scan(b"0", b"9")) == entries
             assert store.traffic.waits - before == 2
+
+
+def test_a_value_of_100_megabytes_is_taken_and_replaced(open_it: Open) -> None:
+    shard = open_it().shards[0]
+    value = os.urandom(1_000_000) * 100
+    shard.write([(b"large", value), (b"small", b"1")])
+    with shard.snapshot() as snapshot:
+        assert snapshot.get(b"large") == value
+        assert [len(found) for _, found in snapshot.scan(b"a", b"z")] == [len(value), 1]
+    shard.write([(b"large", b"")])
+    assert contents(shard) == {b"large": b"", b"small": b"1"}
+
+
+def test_a_reading_that_has_ended_keeps_no_row_alive(open_it: Open, schema_url: str) -> None:
+    store = open_it()
+    horizon = "SELECT count(backend_xmin) FROM pg_stat_activity WHERE pid = ANY('{%s}')"
+    with store.shards[0].snapshot() as snapshot:
+        snapshot.get(b"k")
+        session = snapshot._session._connection.info.backend_pid  # type: ignore[attr-defined]
+        assert _run(schema_url, horizon % session) == [(1,)]
+    _until(lambda: _run(schema_url, horizon % session) == [(0,)])
+
+
+def test_a_server_that_does_not_wait_for_its_disk_does_so_for_a_store(postgres: Cluster) -> None:
+    url = postgres.make_database("careless")
+    postgres.run("ALTER DATABASE careless SET synchronous_commit = off")
+    postgres.run("ALTER DATABASE careless SET idle_session_timeout = '1s'")
+    store = PostgresStore(url)
+    session = store._sessions.take()
+    assert session.rows("SHOW synchronous_commit") == [("on",)]
+    assert session.rows("SHOW idle_session_timeout") == [("0",)]
+    session.close()
+    store.close()
 
 
 def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str) -> None:

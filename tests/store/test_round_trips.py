@@ -18,7 +18,7 @@ class Windows(mw.Computation):
 
     def process_record(self, record: mw.Record) -> None:
         self.state["n"] = self.state.get("n", 0) + 1
-        self.set_timer(str(record.timestamp // 1000), (record.timestamp // 1000 + 1) * 1000)
+        self.set_timer(str(record.timestamp), record.timestamp + 2000)
 
     def process_timer(self, timer: mw.Timer) -> None:
         self.produce("out", self.state["n"])
@@ -57,5 +57,5 @@ def test_the_round_trips_of_a_step_do_not_grow_with_its_keys(store: PostgresStor
         trips.append(store.traffic.waits - before)
         fired += frames[-1].reports[-1]["nodes"]["Windows"]["timers"]
         driver.run(plan, executor)  # from the checkpoints
-    assert fired >= 4 * keys
+    assert fired >= 2 * keys
     assert max(trips[1:]) <= _STEP

@@ -68,6 +68,21 @@ def test_taken_out_its_state_is_kept_and_goes_on_when_it_comes_back() -> None:
     assert not check(world.running.store).problems
 
 
+def test_one_that_is_away_keeps_its_keys_until_it_is_forgotten() -> None:
+    world = World()
+    world.send(20)
+    world.running.apply(world.pipeline("Stays"))
+    world.send(5)
+    other = world.pipeline("Stays")
+    other.add(Keep(), name="Goes", inputs={"in": lambda record: "one"})
+    with pytest.raises(mw.PipelineError, match="'Goes', stream 'in': the key extractor was by_key"):
+        world.running.apply(other)
+    forget(world.running.store, "Goes", "a test")
+    world.running.apply(other)
+    world.send(5)
+    assert world.running.rows("Goes") == 1
+
+
 def test_forgotten_nothing_is_left_and_the_others_have_all_of_theirs() -> None:
     world = World()
     world.send(60)

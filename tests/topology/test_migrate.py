@@ -22,8 +22,11 @@ class Count(mw.Computation):
         elif record.value == "delete":
             del self.state
         else:
-            self.state["n"] = self.state.get("n", 0) + 1
-            self.produce("out", self.state["n"])
+            self.add()
+
+    def add(self) -> None:
+        self.state["n"] = self.state.get("n", 0) + 1
+        self.produce("out", self.state["n"])
 
 
 class Totals(Count):
@@ -36,16 +39,12 @@ class Totals(Count):
 
     def migrate(self, old_version: int, state: Any) -> Any:
         assert old_version == 1
+        assert self.key in ("a", "b", "c", "bad", "good"), "it knows whose state it is"
         return {"total": state["n"] * 100}
 
-    def process_record(self, record: mw.Record) -> None:
-        if record.value == "timer":
-            self.set_timer("later", record.timestamp + 100)
-        elif record.value == "delete":
-            del self.state
-        else:
-            self.state["total"] += 1
-            self.produce("out", self.state["total"])
+    def add(self) -> None:
+        self.state["total"] += 1
+        self.produce("out", self.state["total"])
 
 
 class Third(Totals):

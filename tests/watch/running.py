@@ -10,7 +10,7 @@ from pathlib import Path
 import millwheel as mw
 from millwheel.master.job import Job
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.open import open_store
 from millwheel.watch.history import Recorder
 from tests.spark.sources import Feed
 from tests.store.driving import take
@@ -83,11 +83,11 @@ def running(p: mw.Pipeline, store: Store, slots: int = 2) -> Iterator[Job]:
         yield job
 
 
-def stopped(path: Path, records: list[mw.Record] | None = None) -> LmdbStore:
+def stopped(path: Path | str, records: list[mw.Record] | None = None) -> Store:
     """A store whose pipeline has run and stopped in the middle of its input."""
     from tests.spark.waiting import eventually
 
     found = visits(40) if records is None else records
-    with running(pipeline(Feed({"only": found}, opened=len(found))), LmdbStore(path, shards=2)) as job:
+    with running(pipeline(Feed({"only": found}, opened=len(found))), open_store(path, shards=2)) as job:
         eventually(lambda: job.status().records_in == len(found))
-    return LmdbStore(path)
+    return open_store(path)

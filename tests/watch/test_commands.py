@@ -24,11 +24,12 @@ from tests.spark.waiting import eventually
 from tests.watch.running import pipeline, running, stopped, visits, wall
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
+@pytest.fixture(params=["lmdb", "postgres"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The store of a pipeline that has stopped."""
-    stopped(tmp_path / "store").close()
-    return str(tmp_path / "store")
+    where = str(tmp_path / "store") if request.param == "lmdb" else request.getfixturevalue("schema_url")
+    stopped(where).close()
+    return str(where)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

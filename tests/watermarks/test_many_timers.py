@@ -22,7 +22,7 @@ from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.model.keys import TABLETS
-from millwheel.store.base import Guard, Shard, Snapshot
+from millwheel.store.base import Guard, Range, Shard, Snapshot
 from millwheel.store.layout import (
     KIND_WATERMARK,
     counters_key,
@@ -86,6 +86,9 @@ class CountingSnapshot:
         for entry in self._snapshot.scan(start, stop):
             self._counts["read"] += 1
             yield entry
+
+    def prefetch(self, ranges: Sequence[Range]) -> None:
+        self._snapshot.prefetch(ranges)
 
 
 class CountingShard:

@@ -1,0 +1,345 @@
+"""The tables of docs/performance.md: from the result of a benchmark to Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import results
+
+
+def markdown(head: list[str], rows: list[list[object]]) -> str:
+    """A table.
+
+    >>> print(markdown(["a", "b"], [["x", 1_000]]))
+    | a | b |
+    |---|---|
+    | x | 1,000 |
+    """
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(results.text(value) for value in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _field(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = []
+    for case in result["cases"]:
+        for name, part in case["systems"].items():
+            ratio = part.get("millwheel_is")
+            goal = f"{part['goal']:g}" if ratio else ""
+            windows = "yes" if part["same_windows"] else "NO"
+            rows.append(
+                [
+                    case["keys"],
+                    name,
+                    part["records_per_second"],
+                    f"{part['start_up_seconds']:.1f} s",
+                    f"{ratio:.2f}" if ratio else "",
+                    goal,
+                    windows,
+                    part["guarantee"],
+                ]
+            )
+    head = [
+        "keys",
+        "system",
+        "records/s",
+        "start-up",
+        "millwheel is, times",
+        "goal",
+        "right result",
+        "guarantee",
+    ]
+    absent = [f"{name}: {reason}" for name, reason in result["absent"].items()]
+    return "\n\n".join([markdown(head, rows), *absent])
+
+
+def _throughput(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            case["keys"],
+            case["millwheel"]["median"],
+            case["transformWithState"]["median"],
+            case["ratio"],
+            case["target"],
+        ]
+        for case in result["cases"]
+    ]
+    return markdown(["keys", "millwheel, records/s", "transformWithState, records/s", "ratio", "goal"], rows)
+
+
+_PERCENTILES = ("p50", "p95", "p99")
+
+
+def _latency(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES)] for name, part in result["systems"].items()
+    ]
+    return markdown(["", *_PERCENTILES], rows)
+
+
+def _guarantees(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES), part["records_per_second"]]
+        for name, part in result["cases"].items()
+    ]
+    return markdown(["", *_PERCENTILES, "records/s"], rows)
+
+
+def _lag(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, f"{part['mean']:,.0f} ms", f"{part['stdev']:,.0f} ms"]
+        for name, part in result["lag_milliseconds"].items()
+    ]
+    return markdown(["", "behind real time (mean)", "standard deviation"], rows)
+
+
+def _sweeps(result: dict[str, Any]) -> str:
+    tables = []
+    for name, parts in result["sweeps"].items():
+        rows: list[list[object]] = [["records/s", *(part["records_per_second"] for part in parts)]]
+        tables.append(markdown([name, *(f"{part['x']:,}" for part in parts)], rows))
+    return "\n\n".join(tables)
+
+
+def _recovery(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            part["keys"],
+            f"{part['store_bytes'] / 1e6:,.0f} MB",
+            f"{part['median']:.1f} s",
+            f"{max(part['seconds']):.1f} s",
+        ]
+        for part in result["points"]
+    ]
+    return markdown(["keys in state", "store", "kill -9 to the first new output (median)", "longest"], rows)
+
+
+def _growth(result: dict[str, Any]) -> str:
+    length, keys, store = result["length"], result["keys"], result["store"]
+    costs = markdown(
+        ["records, millions", *(f"{at / 1e6:,.0f}" for at in length["at"])],
+        [["µs a record", *(f"{cost:.1f}" for cost in length["microseconds"])]],
+    )
+    by_keys = markdown(
+        ["keys", *(f"{part['keys']:,}" for part in keys["points"])],
+        [["µs a record", *(f"{part['microseconds']:.1f}" for part in keys["points"])]],
+    )
+    sizes = markdown(
+        ["bytes of state", *(f"{part['state']:,}" for part in store["points"])],
+        [["bytes of the store for each", *(f"{part['ratio']:.2f}" for part in store["points"])]],
+    )
+    said = (
+        f"The last records of {length['records']:,} in one run took {length['last_to_first']:.2f} times as "
+        f"long as the first (goal: at most {length['limit']:g}); over the keys the most costly took "
+        f"{keys['most_to_least']:.2f} times the least (goal: {keys['limit']:g})."
+    )
+    return "\n\n".join([costs, by_keys, sizes, said])
+
+
+def _profile(result: dict[str, Any]) -> str:
+    cases = result["cases"]
+    parts = list(dict.fromkeys(part for case in cases.values() for part in case["cpu"]))
+    rows: list[list[object]] = [
+        [part, *(f"{case['cpu'].get(part, 0.0):.2f}" for case in cases.values())] for part in parts
+    ]
+    rows.append(["all", *(f"{case['cpu_microseconds']:.2f}" for case in cases.values())])
+    return markdown(["µs of CPU a record", *cases], rows)
+
+
+def _memory(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [part["role"], f"{part['peak_rss'] / 1e6:,.0f} MB", f"{part['peak_private'] / 1e6:,.0f} MB"]
+        for part in result["processes"]
+    ]
+    said = (
+        f"{result['keys']:,} keys, {result['records_per_second']:,} records/s, a store of "
+        f"{result['store_bytes'] / 1e6:,.0f} MB."
+    )
+    return "\n\n".join([said, markdown(["process", "peak resident", "of that its own"], rows)])
+
+
+def any_table(result: dict[str, Any]) -> str:
+    """The first list or dict of cases in a result, with what of them is text or a number.
+
+    >>> print(any_table({"machine": {"cores": 2}, "cases": {"a": {"seconds": 1.5, "all": [1, 2]}}}))
+    |  | seconds |
+    |---|---|
+    | a | 1.5 |
+    """
+    for place, value in result.items():
+        if place in ("machine", "versions"):
+            continue
+        cases = dict(enumerate(value)) if isinstance(value, list) else value
+        if not isinstance(cases, dict) or not cases or not all(isinstance(c, dict) for c in cases.values()):
+            continue
+        first: dict[str, Any] = next(iter(cases.values()))
+        heads = [head for head, cell in first.items() if isinstance(cell, str | int | float)]
+        rows = [
+            [name if isinstance(name, str) else "", *(case.get(head, "") for head in heads)]
+            for name, case in cases.items()
+        ]
+        return markdown(["", *(head.replace("_", " ") for head in heads)], rows)
+    raise ValueError("a result without cases has no table: write a renderer for it")
+
+
+def _nexmark(result: dict[str, Any]) -> str:
+    head = ["query", "records read", "results", "records/s (median)", "slowest", "fastest"]
+    keys = ("records", "results", "records_per_second", "slowest", "fastest")
+    return markdown(head, [[name, *(case[key] for key in keys)] for name, case in result["queries"].items()])
+
+
+def _cache(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            f"{part['megabytes']} MB",
+            f"{part['worker']:.1f} s",
+            f"{part['database']:.1f} s",
+            f"{part['total']:.1f} s",
+            f"{part['hit_rate']:.0%}",
+        ]
+        for part in result["sizes"]
+    ]
+    said = (
+        f"The cache saves {result['saved_of_the_database']:.0%} of the database's CPU (goal: 50%) and "
+        f"{result['saved_of_all']:.0%} of all."
+    )
+    head = ["cache", "CPU of the worker", "of the database", "together", "rows from the cache"]
+    return "\n\n".join([markdown(head, rows), said])
+
+
+def _timers(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [[name, f"{value:.1f} ms"] for name, value in result["epoch_ms"].items()]
+    late = result["wall_late_ms"]
+    said = (
+        f"{result['ratio']:.2f} times (goal: {result['target']:g}). Wall timers in a pipeline that is "
+        f"otherwise idle fire {late['p50']:.0f} ms after their time (p95 {late['p95']:.0f} ms, worst "
+        f"{late['max']:.0f} ms; goal: {result['wall_target_ms']:.0f} ms)."
+    )
+    return "\n\n".join([markdown(["timers pending", "an epoch"], rows), said])
+
+
+def _dedup(result: dict[str, Any]) -> str:
+    found = "all" if result["no_duplicate_passed"] else "NOT ALL"
+    return (
+        f"With {result['ids']:,} IDs known, {result['share_of_new_ids_without_a_read']:.1%} of new ones are "
+        f"answered by a filter of {result['filter_bytes'] / 1e6:.1f} MB, without a look at the store; "
+        f"{found} duplicates are found."
+    )
+
+
+def _looking(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            f"`millwheel {name}`",
+            f"{sorted(found)[len(found) // 2] * 1e3:,.0f} ms",
+            f"{max(found) * 1e3:,.0f} ms",
+        ]
+        for name, found in result["seconds"].items()
+    ]
+    said = f"A store of {result['keys']:,} keys, {result['bytes'] / 1e9:.1f} GB."
+    return "\n\n".join([said, markdown(["", "median", "longest"], rows)])
+
+
+def _nab(result: dict[str, Any]) -> str:
+    found: dict[str, list[int]] = {}
+    for name, part in result["series"].items():
+        counts = found.setdefault(name.split("/")[0], [0, 0, 0])
+        for place, key in enumerate(("found", "windows", "false")):
+            counts[place] += part[key]
+    scores = result["categories"]
+    rows: list[list[object]] = [
+        [
+            name,
+            f"{hits} of {windows}" if windows else "-",
+            false,
+            f"{scores[name]:.1f}" if name in scores else "-",
+        ]
+        for name, (hits, windows, false) in found.items()
+    ]
+    rest = result["score_without_each_category"].values()
+    said = (
+        f"**{result['score']:.1f}** (goal 60, aim 70); without any one category between {min(rest):.1f} and "
+        f"{max(rest):.1f}. A sliding mean with its standard deviation has {result['sliding_mean']:.1f}."
+    )
+    return "\n\n".join([said, markdown(["category", "windows found", "false alarms", "score"], rows)])
+
+
+def _postgres(result: dict[str, Any]) -> str:
+    systems = {name: part for name, part in result.items() if isinstance(part, dict) and "median" in part}
+    rows: list[list[object]] = [[name, part["median"]] for name, part in systems.items()]
+    said = (
+        f"{result['keys']:,} keys: PostgreSQL has {result['ratio']:.1f} times the rate of "
+        f"`transformWithState` (goal: {result['target']:g}), and {result['of_lmdb']:.2f} of that of LMDB."
+    )
+    return "\n\n".join([markdown(["", "records/s"], rows), said])
+
+
+def _manykeys(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            int(keys),
+            f"{spent:.1f} ms",
+            f"{result['behind_a_checkpoint'][keys]:.1f} ms",
+            result["round_trips"][keys],
+            f"{result['bytes'][keys] / 1e6:,.0f} MB",
+        ]
+        for keys, spent in result["milliseconds"].items()
+    ]
+    head = ["keys", "an epoch (median)", "behind a checkpoint of the server", "round trips", "store"]
+    said = f"{result['ratio']:.2f} times as long (goal: at most {result['target']:g})."
+    return "\n\n".join([markdown(head, rows), said])
+
+
+def _balance(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, case["off"], case["on"], f"{case['ratio']:.2f}", case["target"] or ""]
+        for name, case in result["streams"].items()
+    ]
+    return markdown(["stream", "balancer off, records/s", "on, records/s", "ratio", "goal"], rows)
+
+
+def _hotkey(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [hashes, case["plain"], case["combined"], f"{case['ratio']:.1f}"]
+        for hashes, case in result["cases"].items()
+    ]
+    return markdown(["hashes of 16 kB a record", "plain, records/s", "combined, records/s", "ratio"], rows)
+
+
+def _slots(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [slots, case["rate"], *(f"{case[name]:.0f} ms" for name in ("p50", "p95", "p99", "empty_epoch"))]
+        for slots, case in result["slots"].items()
+    ]
+    return markdown(["slots", "records/s", "p50", "p95", "p99", "empty epoch"], rows)
+
+
+RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "balance": _balance,
+    "hotkey": _hotkey,
+    "slots": _slots,
+    "nexmark": _nexmark,
+    "cache": _cache,
+    "timers": _timers,
+    "dedup": _dedup,
+    "looking": _looking,
+    "nab": _nab,
+    "field": _field,
+    "throughput": _throughput,
+    "latency": _latency,
+    "guarantees": _guarantees,
+    "lag": _lag,
+    "sweeps": _sweeps,
+    "recovery": _recovery,
+    "growth": _growth,
+    "profile": _profile,
+    "memory": _memory,
+    "postgres": _postgres,
+    "manykeys": _manykeys,
+}
+
+
+def table(name: str, result: dict[str, Any]) -> str:
+    """Of a benchmark: its own table, or one of its cases."""
+    return RENDERERS.get(name, any_table)(result)
