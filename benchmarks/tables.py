@@ -291,7 +291,34 @@ def _manykeys(result: dict[str, Any]) -> str:
     return "\n\n".join([markdown(head, rows), said])
 
 
+def _balance(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, case["off"], case["on"], f"{case['ratio']:.2f}", case["target"] or ""]
+        for name, case in result["streams"].items()
+    ]
+    return markdown(["stream", "balancer off, records/s", "on, records/s", "ratio", "goal"], rows)
+
+
+def _hotkey(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [hashes, case["plain"], case["combined"], f"{case['ratio']:.1f}"]
+        for hashes, case in result["cases"].items()
+    ]
+    return markdown(["hashes of 16 kB a record", "plain, records/s", "combined, records/s", "ratio"], rows)
+
+
+def _slots(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [slots, case["rate"], *(f"{case[name]:.0f} ms" for name in ("p50", "p95", "p99", "empty_epoch"))]
+        for slots, case in result["slots"].items()
+    ]
+    return markdown(["slots", "records/s", "p50", "p95", "p99", "empty epoch"], rows)
+
+
 RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "balance": _balance,
+    "hotkey": _hotkey,
+    "slots": _slots,
     "nexmark": _nexmark,
     "cache": _cache,
     "timers": _timers,
