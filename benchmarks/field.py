@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import chart, data, results
 from benchmarks.peers import environments
-from benchmarks.peers.systems import SYSTEMS, System
+from benchmarks.peers.systems import SYSTEMS, Failed, System
 from benchmarks.peers.systems import run as run_system
 
 
@@ -86,6 +86,7 @@ def run(*, quick: bool = False, rounds: int = 3, only: list[str] | None = None) 
     """Runs every system in turns, prints a table, and writes the artifacts."""
     systems = [system for system in SYSTEMS if only is None or system.name in only]
     absent: dict[str, str] = {}
+    failures: list[str] = []
     label = results.name("field", quick=quick)
     with results.scratch("field") as work:
         cases = [_Case(case, work / f"{case.keys}") for case in (QUICK_CASES if quick else CASES)]
@@ -98,12 +99,21 @@ def run(*, quick: bool = False, rounds: int = 3, only: list[str] | None = None) 
                         said = case.turn(system)
                     except environments.Unavailable as error:
                         absent[system.name] = said = f"not available: {error}"
+                    except Failed as error:  # this turn's, not the others': it may do better the next time
+                        failures.append(str(error))
+                        said = failures[-1]
                     print(
                         f"round {number + 1} of {rounds}, {case.keys:,} keys, {system.name}: {said}",
                         flush=True,
                     )
             found = [case.found(quick=quick, place=place) for place, case in enumerate(cases)]
-            result = {"quick": quick, "rounds": number + 1, "cases": found, "absent": absent}
+            result = {
+                "quick": quick,
+                "rounds": number + 1,
+                "cases": found,
+                "absent": absent,
+                "failures": failures,
+            }
             results.save(label, result)  # a later round that fails does not cost this one
     _print(result)
     names = [
@@ -206,6 +216,8 @@ def _print(result: dict[str, Any]) -> None:
     print(results.table(head, rows))
     for name, reason in result["absent"].items():
         print(f"{name}: {reason}")
+    if result["failures"]:
+        print(f"{len(result['failures'])} turns failed; they are in the data")
     for case in result["cases"]:
         for name, part in case["systems"].items():
             if part.get("passed") is not None:

@@ -23,7 +23,7 @@ from benchmarks.pipelines import sweeps
 
 _ROOT = Path(__file__).resolve().parent.parent
 _FILL = 600.0  # seconds that filling the state may take
-_PATIENCE = 120.0  # and a recovery
+_PATIENCE = 240.0  # and a recovery: much, as a machine may be busy
 _POLL = 0.01
 _FILLED = "filled"
 

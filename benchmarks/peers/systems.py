@@ -41,8 +41,13 @@ class System:
     guarantee: str
 
 
+class Failed(Exception):
+    """A system did not come to its end, with what it said last."""
+
+
 def run(system: System, source: data.Input, work: Path, batch: int) -> tuple[Counter[data.Window], float]:
     """Runs a system to the end of the input; the windows, and the seconds from its start to its end."""
+    shutil.rmtree(work, ignore_errors=True)  # of one that failed
     work.mkdir(parents=True)
     commands = system.prepare(source, work, batch)
     log = work / "log"
@@ -56,13 +61,15 @@ def run(system: System, source: data.Input, work: Path, batch: int) -> tuple[Cou
         ]
         try:
             codes = [process.wait(timeout=_PATIENCE) for process in processes]
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{system.name} took more than {_PATIENCE} seconds") from None
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
         seconds = time.perf_counter() - started
     if any(codes):
-        raise RuntimeError(f"{system.name} failed: {log.read_text(errors='replace')[-2_000:]}")
+        raise Failed(f"{system.name} failed: {log.read_text(errors='replace')[-2_000:]}")
     counts = data.without_last(system.read(work))
     shutil.rmtree(work)
     return counts, seconds

@@ -53,8 +53,9 @@ def test_a_system_that_fails_says_what_it_said(source: data.Input, tmp_path: Pat
     broken = systems.System(
         "broken", lambda *_: [["python3", "-c", "raise SystemExit('no such thing')"]], lambda _: {}, "none"
     )  # type: ignore[arg-type,return-value]
-    with pytest.raises(RuntimeError, match="broken failed: no such thing"):
-        systems.run(broken, source, tmp_path / "run", 0)
+    for _ in range(2):  # what the first left behind is not in the way of the second
+        with pytest.raises(systems.Failed, match="broken failed: no such thing"):
+            systems.run(broken, source, tmp_path / "run", 0)
 
 
 def test_rate_and_start_up_are_the_line_through_a_short_and_a_long_run() -> None:
@@ -83,3 +84,26 @@ def test_an_installation_that_fails_gives_the_reason_without_an_address(
     with pytest.raises(environments.Unavailable) as failed:
         environments.call(["python3", "-c", said])
     assert str(failed.value) == "ERROR: nothing found at …"
+
+
+def test_a_system_that_fails_or_is_not_there_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(*_: object) -> systems.Commands:
+        raise environments.Unavailable("no wheel")
+
+    def broken(*_: object) -> systems.Commands:
+        return [["python3", "-c", "raise SystemExit('no such thing')"]]
+
+    plain = _system("plain loop")
+    made = [systems.System(n, p, plain.read, "none") for n, p in (("missing", missing), ("broken", broken))]
+    monkeypatch.setattr(field, "SYSTEMS", (*made, plain))
+    monkeypatch.setattr(field, "QUICK_CASES", (field.Case(50, field.Load(4_000, 2_000), {}),))
+    monkeypatch.setattr(field.results, "FOLDER", tmp_path)
+    monkeypatch.setattr(field.chart, "bars", lambda *_, **__: None)
+    result = field.run(quick=True, rounds=2)
+    assert result["absent"] == {"missing": "not available: no wheel"}
+    assert len(result["failures"]) == 2
+    (case,) = result["cases"]
+    assert list(case["systems"]) == ["plain loop"]
+    assert case["systems"]["plain loop"]["same_windows"]

@@ -93,6 +93,7 @@ def test_a_point_of_a_sweep_has_every_key_before_it_counts(spark: SparkSession, 
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_killed_driver_is_followed_by_new_output(tmp_path: Path) -> None:
     found = recovery.measure(tmp_path / "work", keys=500, rounds=1)
     assert len(found["seconds"]) == 1
