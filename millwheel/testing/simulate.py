@@ -17,24 +17,23 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
-from millwheel.model.record import Record
 from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.testing.outcome import Simulated, compare
 from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
@@ -45,21 +44,6 @@ from millwheel.worker.tasks import inject, run_epoch, run_level
 _SHARDS = 4
 _TASK_ATTEMPTS = 4
 _JOB_ATTEMPTS = 25
-
-
-@dataclass
-class Simulated:
-    """How a run ended."""
-
-    outputs: dict[str, list[Record]]
-    """By stream: its records, in the order of the epochs."""
-    states: dict[str, dict[str, Any]]
-    """By computation and key: the state."""
-    rows: dict[str, dict[str, Row]]
-    """By computation and key: the row, with timers and holds."""
-    happened: Counter[str] = field(default_factory=Counter)
-    """How often each fault was."""
-    epochs: int = 0
 
 
 class SimulationFailure(AssertionError):
@@ -421,33 +405,6 @@ def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
                     states[name][key] = node.computation.codec.decode(row.state)
     outputs = {stream: taps.records(stream) for stream in graph.streams}
     return Simulated(outputs, states, rows, world.happened)
-
-
-def compare(expected: Simulated, found: Simulated) -> None:
-    """Records and states of two runs must be the same; which epoch a record came in does not matter."""
-    for stream, records in expected.outputs.items():
-        wanted, got = _counted(records), _counted(found.outputs[stream])
-        if wanted != got:
-            raise AssertionError(
-                f"stream {stream!r}: {_some(wanted - got, 'lost')}{_some(got - wanted, 'doubled or wrong')}"
-            )
-    for name, rows in expected.rows.items():
-        for key in sorted(rows.keys() | found.rows[name].keys()):
-            if rows.get(key) != found.rows[name].get(key):
-                raise AssertionError(
-                    f"computation {name!r}, key {key!r}: the row is {found.rows[name].get(key)}, "
-                    f"undisturbed it is {rows.get(key)}"
-                )
-
-
-def _counted(records: Iterable[Record]) -> Counter[tuple[str, int, bytes]]:
-    return Counter((record.key, record.timestamp, pack(record.value)) for record in records)
-
-
-def _some(records: Counter[tuple[str, int, bytes]], what: str) -> str:
-    if not records:
-        return ""
-    return f"{sum(records.values())} {what}, one of them {next(iter(records))}; "
 
 
 def _command(make: Make, seed: int) -> str:

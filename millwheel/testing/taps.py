@@ -32,6 +32,8 @@ class Taps:
 
 
 class _Tap(Sink):
+    """Stands in for the sinks of one stream."""
+
     def __init__(self, taps: Taps, stream: str) -> None:
         self._taps = taps
         self._stream = stream

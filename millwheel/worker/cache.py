@@ -13,7 +13,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from millwheel.errors import StoreError
@@ -39,8 +39,12 @@ _ENTRY = 64  # bytes that an entry takes besides its own, about
 _KEPT = 0.75  # of the room, once it had to be made: looking at every row is done the more rarely
 _AHEAD = 256  # entries of the timer index that are read at once, at first
 _SMOOTH = 0.3  # the weight of the last epoch in the pace of a watermark
+_CROWDED = 0.6  # of the room: with less than that in use, whatever comes is taken in again
+_TRIED = 16  # one in so many rows is taken in though nothing speaks for it: what is used changes
+_NOTED = 4  # one in so many uses of a row is noted: noting it costs what keeping it does
+_FINGERPRINT = 3  # a byte of a row's key that is spread evenly
 
-_used = struct.Struct(">II")  # before a row: the epoch of its last use, and the distance to the one before
+_USES = struct.Struct(">II")  # before a row: the epoch of its last use, and the distance to the one before
 
 
 class Token(NamedTuple):
@@ -63,12 +67,14 @@ class _Header:
     rows: dict[int, int] = field(default_factory=dict)
     """By computation: how many of its rows are here."""
     full: bool = False
-    """Whether room had to be made already: from then on each use of a row is noted."""
+    """Whether room had to be made already: from then on uses of rows are noted."""
+    wait: float = math.inf
+    """Of the rows that had to go, the epochs until the first of them is expected."""
     pace: dict[int, tuple[int, float]] = field(default_factory=dict)
     """By computation: its watermark, and by how much that moves in an epoch."""
 
     def to_bytes(self) -> bytes:
-        return pack([list(self.token), self.size, self.rows, self.full, self.pace])
+        return pack([list(self.token), self.size, self.rows, self.full, self.wait, self.pace])
 
     @staticmethod
     def from_bytes(data: bytes | None) -> _Header:
@@ -197,7 +203,7 @@ class Reading:
                     missing.append(number)
                 else:
                     hits[keys[number]] = entry
-                    found[number] = entry[_used.size :]
+                    found[number] = entry[_USES.size :]
         computation = int.from_bytes(keys[0][_COMPUTATION], "big")
         counts = self.counts(computation)
         counters = self._counters.get(keys[0][_COMPUTATION])
@@ -298,13 +304,14 @@ class Reading:
         changes: dict[bytes, bytes | None] = dict(self._fetched)
         for entries in self._index_read.values():
             changes.update(entries)
-        once = _used.pack(self._epoch & 0xFFFFFFFF, 0)
-        for key in self._fetched:
+        once = _USES.pack(self._epoch & 0xFFFFFFFF, 0)
+        for key, row in self._fetched.items():
             if key[0] == _ROW:
-                changes[key] = once + self._fetched[key]
+                changes[key] = once + row
         if self._header.full:
             for key, entry in self._hits.items():
-                changes[key] = self._use(entry) + entry[_used.size :]
+                if _USES.unpack_from(entry)[1] == 0 or self._by_chance(key, _NOTED):
+                    changes[key] = self._use(entry) + entry[_USES.size :]
         for key in deletes:
             if self._belongs(key):
                 changes[key] = None
@@ -314,13 +321,26 @@ class Reading:
                 if key[0] == _ROW:
                     before = self._hits.get(key)
                     changes[key] = (once if before is None else self._use(before)) + value
+        if self._header.full and self._header.size > _CROWDED * self._limit:
+            new = [(key, row) for key, row in changes.items() if key[0] == _ROW and key not in self._hits]
+            for key, kept in new:
+                if kept is not None and not self._admits(key, kept):
+                    del changes[key]
         return changes
+
+    def _admits(self, key: bytes, entry: bytes) -> bool:
+        """Whether a row that is new here would outlast those that had to go; of others, a few may try."""
+        return _row_wait(key, entry, self._header) < self._header.wait or self._by_chance(key, _TRIED)
+
+    def _by_chance(self, key: bytes, one_in: int) -> bool:
+        """True in one of so many epochs, in another one for each key."""
+        return (key[_FINGERPRINT] + self._epoch) % one_in == 0
 
     def _use(self, entry: bytes) -> bytes:
         """A row that was here, used once more."""
-        last, gap = _used.unpack_from(entry)
+        last, gap = _USES.unpack_from(entry)
         now = self._epoch & 0xFFFFFFFF
-        return _used.pack(now, now - last if now > last else gap)
+        return _USES.pack(now, now - last if now > last else gap)
 
     def _belongs(self, key: bytes) -> bool:
         """Whether a key is in what is kept: any row, and of ranges the part that is known."""
@@ -349,7 +369,7 @@ class Reading:
             if key[0] == _ROW and (value is None) != (before is None):
                 computation = int.from_bytes(key[_COMPUTATION], "big")
                 rows[computation] = rows.get(computation, 0) + (-1 if value is None else 1)
-        return _Header(state, size, rows, header.full, header.pace)
+        return replace(header, token=state, size=size, rows=rows)
 
     def _write(self, header: _Header, changes: dict[bytes, bytes | None], stale: list[bytes]) -> None:
         place, was = self._place, self._found.token
@@ -402,17 +422,18 @@ def _make_room(shelf: Shard, place: bytes, header: _Header, limit: int, guard: C
             header.size += size
             own = key[len(place) :]
             if own[0] == _ROW:
-                found.append((-_row_wait(own, value, header), _used.unpack_from(value)[0], own, size))
+                found.append((-_row_wait(own, value, header), _USES.unpack_from(value)[0], own, size))
             elif own[0] == _INDEX:
                 found.append((-_wait(own, time_of(own[TIMER_TIME]), header), 0, own, size))
     found.sort(key=lambda one: one[:2])  # who is waited for longest first, then who was used least recently
     gone = []
     bounds: dict[bytes, bytes] = {}
-    for _, _, key, size in found:
+    for negative, _, key, size in found:
         if header.size <= _KEPT * limit:
             break
         gone.append(key)
         header.size -= size
+        header.wait = -negative
         if key[0] == _ROW:
             header.rows[int.from_bytes(key[_COMPUTATION], "big")] -= 1
         else:
@@ -430,10 +451,10 @@ def _make_room(shelf: Shard, place: bytes, header: _Header, limit: int, guard: C
 
 def _row_wait(key: bytes, entry: bytes, header: _Header) -> float:
     """In how many epochs a row is expected: with its timer, or with the next of its records."""
-    last, gap = _used.unpack_from(entry)
+    last, gap = _USES.unpack_from(entry)
     wait = float(max(gap, (header.token.epoch & 0xFFFFFFFF) - last)) if gap else math.inf
-    if entry[_used.size]:
-        timers = decode_row(entry[_used.size :]).timers
+    if entry[_USES.size]:
+        timers = decode_row(entry[_USES.size :]).timers
         if timers:
             wait = min(wait, _wait(key, min(timers.values()), header))
     return wait

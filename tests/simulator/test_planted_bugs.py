@@ -281,7 +281,7 @@ def _forgets_what_is_there(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(roster_module, "touched", lambda *rest: False)
 
 
-_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
+_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, reshape=0.0, most=20)
 """What it takes until an old plan and another one for the same epoch meet."""
 
 _RESHAPED = Faults(reshape=0.4, most=24)
