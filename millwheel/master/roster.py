@@ -80,10 +80,14 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         fresh = [name for name in graph.nodes if name not in numbers]
         first = max([books.next, *(number + 1 for number in numbers.values())])
         numbers |= {name: first + index for index, name in enumerate(fresh)}
+        # Who has a number, and was in no epoch that was committed, has seen nothing either. Who has none, and
+        # was in one, was forgotten.
+        known = {
+            name: value for name, value in {**books.away, **found.watermarks}.items() if name in books.numbers
+        }
         if found.epoch and found.plan is None:
-            # Who has a number, and was in no epoch that was committed, has seen nothing either.
-            seen = {*found.watermarks, *books.away, *books.replays}
-            running |= _new_replays(graph, [name for name in graph.nodes if name not in seen], found)
+            new = [name for name in graph.nodes if name not in known and name not in books.replays]
+            running |= _new_replays(graph, new, found)
         entered = replaying(graph, running)
         gone = {name: value for name, value in found.watermarks.items() if name not in graph.nodes}
         replays = {name: names for name, names in books.replays.items() if name not in done} | running
@@ -97,7 +101,7 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         if replays != books.replays:
             puts.append((b"replays", pack(replays)))
         if journal.swap(b"numbers", books.raw, puts, list(_own_offsets(done, found))):
-            return Roster(entered, numbers, {**books.away, **found.watermarks})
+            return Roster(entered, numbers, known)
 
 
 def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered) -> bool:
