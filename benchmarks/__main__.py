@@ -118,10 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     add("timers", "a million timers that wait, and how late wall timers fire")
     command = add("guarantees", "what exactly-once and strong productions cost (8.1)")
     command.add_argument("--rounds", type=int, default=2, help="turns of each case (default: 2)")
-    add("sweeps", "throughput against keys, record size, levels and state size")
+    command = add("sweeps", "throughput against keys, record size, levels and state size")
+    command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     command = add("recovery", "from kill -9 of the driver to the first new output, against state size")
     command.add_argument("--rounds", type=int, default=3, help="kills for each size (default: 3)")
-    add("growth", "time a record in long runs and with many keys; the store's size against its state")
+    command = add(
+        "growth", "time a record in long runs and with many keys; the store's size against its state"
+    )
+    command.add_argument("--minutes", type=float, default=25.0, help="of the long run at most (default: 25)")
+    command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     add("dedup", "five million record IDs in one interval")
     add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
