@@ -212,6 +212,21 @@ def test_changed_intervals_get_a_new_sequencer_and_others_keep_theirs() -> None:
     assert running.driver.sequencer == now[0].sequencer
 
 
+def test_a_new_interval_has_an_entry_before_any_plan_names_it() -> None:
+    """So a driver that starts after a plan was forgotten finds and fences it, whatever its own layout."""
+    running = Running()
+    running.epoch()
+    _reshape(running, _SPLIT)
+    for interval in running.driver.intervals[0]:
+        with running.store.shards[interval.shard].snapshot() as snapshot:
+            entry = snapshot.get(b"M" + bytes((1, interval.first)))
+        assert entry is not None
+        assert unpack(entry)[0] == interval.sequencer
+    running.start(3)
+    with running.store.shards[0].snapshot() as snapshot:
+        assert unpack(snapshot.get(b"M\x01\x08") or b"")[0] == running.driver.sequencer
+
+
 def test_who_worked_for_an_interval_that_is_no_more_can_write_nothing() -> None:
     running = Running()
     running.epoch()

@@ -11,7 +11,6 @@ import pytest
 
 from millwheel.errors import FencedError
 from millwheel.master import driver as driver_module
-from millwheel.master import layout as layout_module
 from millwheel.master import roster as roster_module
 from millwheel.master.journal import Journal
 from millwheel.master.layout import Layout
@@ -256,11 +255,6 @@ def _map_of_the_first_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Router, "_pack", send)
 
 
-def _changes_fence_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Intervals that a change brings have no entry in the store until they have written something."""
-    patch.setattr(layout_module, "refence", lambda *rest: None)
-
-
 def _joins_too_early(patch: pytest.MonkeyPatch) -> None:
     """Who catches up is taken for one that has."""
     patch.setattr(roster_module, "_level", lambda *rest: True)
@@ -296,7 +290,6 @@ _FAULTS = {
     "a new driver fences nothing": _MISHAPS,
     "a plan is run again on another map": _RESHAPED,
     "records are sent by an old map": _RESHAPED,
-    "a change fences nothing": replace(_MISHAPS, reshape=0.5, most=40),
 }
 
 _BUGS: dict[str, tuple[Plant, list[Any]]] = {
@@ -320,7 +313,6 @@ _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "offsets are not journaled": (_offsets_forgotten, [pipelines.windows]),
     "a plan is run again on another map": (_recovered_on_another_map, [pipelines.windows, pipelines.draws]),
     "records are sent by an old map": (_map_of_the_first_epoch, [pipelines.windows]),
-    "a change fences nothing": (_changes_fence_nothing, [pipelines.windows, pipelines.draws]),
     "due timers left over hold nothing": (_due_timers_hold_nothing, [pipelines.windows]),
     "a cache that is trusted without proof": (_cache_without_proof, [pipelines.windows]),
     "a cache that looks at the owner alone": (_cache_of_the_sequencer, [pipelines.windows]),

@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+_LONG = 300.0  # seconds: it needs processor time, which a busy machine gives late
 _HOT = [key for key in map(str, range(2_000)) if tablet(key) < TABLETS // 2][:40]
 
 
 class Pieces(Feed):
-    """A feed that is read in epochs of a third of a second of one slot's work."""
+    """A feed that is read in epochs of a tenth of a second of one slot's work."""
 
     def bound(self, partition: str, start: Any, end: Any, records: int) -> Any:
-        return min(end, (start or 0) + 2_000)
+        return min(end, (start or 0) + 1_000)
 
 
 class Slow(mw.Computation):
     """Takes its time for each record, and counts them all."""
 
     def process_record(self, record: mw.Record) -> None:
-        sum(range(10_000))
+        sum(range(8_000))
         self.state["n"] = self.state.get("n", 0) + 1
         self.count("seen")
 
@@ -57,18 +58,18 @@ def test_the_hot_half_of_the_keys_is_shared_and_a_restart_goes_on_so(
         "compact_below": 0,
         "target": 0.2,
     }
-    feed = Pieces({"only": _records(40_000)}, opened=40_000)
+    feed = Pieces({"only": _records(15_000)}, opened=15_000)
     with mw.start(_pipeline(feed), **options) as job:
-        eventually(lambda: bool(job.status().changes) or job.status().records_in == 40_000)
+        eventually(lambda: bool(job.status().changes) or job.status().records_in == 15_000, limit=_LONG)
         (change, *_) = job.status().changes
         assert "slot 0" in change["why"]
         assert {slot for first, slot in change["after"] if first < TABLETS // 2} == {0, 1}
     with mw.start(_pipeline(feed), **options, balance=False) as job:
         assert job.view is not None
-        eventually(lambda: job.view().user["seen"] == 40_000)  # type: ignore[misc]
+        eventually(lambda: job.view().user["seen"] == 15_000, limit=_LONG)  # type: ignore[misc]
         assert job.status().changes[0] == change
         view = job.view()
-    assert view.records_in == 40_000
+    assert view.records_in == 15_000
     assert len(view.intervals) > 2
 
 
