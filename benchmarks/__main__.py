@@ -18,6 +18,9 @@ _TIME_LIMITS = {  # seconds, of a full run
     "latency": 600,
     "lag": 600,
     "skew": 600,
+    "balance": 1_800,
+    "hotkey": 900,
+    "slots": 900,
     "timers": 600,
     "guarantees": 1_200,
     "sweeps": 3_600,
@@ -53,6 +56,9 @@ def main() -> int:
     benchmark = importlib.import_module(f"benchmarks.{arguments.name}")
     options = {name: value for name, value in vars(arguments).items() if name not in ("name", "list")}
     entry: Callable[..., Any] = getattr(benchmark, "main", None) or benchmark.run
+    if options.pop("tablets", False):
+        benchmark.run_tablets()
+        return 0
     if options.pop("parts", False):
         del options["rounds"]
         entry = benchmark.run_parts
@@ -102,13 +108,25 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=2, help="turns of each system (default: 2)")
     add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
     add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
+    command = add("balance", "skewed streams with key intervals that follow the load, and without (7.1)")
+    command.add_argument("--rounds", type=int, default=2, help="turns of each (default: 2)")
+    command.add_argument("--tablets", action="store_true", help="calculates what finer tablets were worth")
+    command.add_argument("--minute", type=float, help="seconds between shifts of the hot range (default: 60)")
+    command = add("hotkey", "one key with 90% of the records, with combine= and without (8.4)")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    add("slots", "latency with 1 to 32 slots, input in proportion (Fig. 14), and what a slot costs")
     add("timers", "a million timers that wait, and how late wall timers fire")
     command = add("guarantees", "what exactly-once and strong productions cost (8.1)")
     command.add_argument("--rounds", type=int, default=2, help="turns of each case (default: 2)")
-    add("sweeps", "throughput against keys, record size, levels and state size")
+    command = add("sweeps", "throughput against keys, record size, levels and state size")
+    command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     command = add("recovery", "from kill -9 of the driver to the first new output, against state size")
     command.add_argument("--rounds", type=int, default=3, help="kills for each size (default: 3)")
-    add("growth", "time a record in long runs and with many keys; the store's size against its state")
+    command = add(
+        "growth", "time a record in long runs and with many keys; the store's size against its state"
+    )
+    command.add_argument("--minutes", type=float, default=25.0, help="of the long run at most (default: 25)")
+    command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     add("dedup", "five million record IDs in one interval")
     add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")

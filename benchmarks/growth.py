@@ -1,8 +1,9 @@
 """Cost that grows as it should: flat in a run's length, nearly so in keys; a store as large as its state.
 
 Three measurements. A long run of windows over 1,000 keys, whose live state does not grow: up to 100 million
-records, or 25 minutes. Keys from 1 thousand to 10 million, all with state before what is counted begins. The
-store's bytes against the bytes of the state in it, from ten thousand to a million keys.
+records, or 25 minutes (``--minutes``). Keys from 1 thousand to 10 million (``--most-keys``), all with state
+before what is counted begins. The store's bytes against the bytes of the state in it, from ten thousand to
+a million keys.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from benchmarks.pipelines import sweeps as pipelines
 from benchmarks.session import session
 
 _MINUTES = 25.0
+_MOST_KEYS = 10_000_000
 _TENTHS = 10
 FLAT = 1.2  # the last tenth of a run may take this much more than the first: machines have moods
 KEYS = 3.0
@@ -28,14 +30,13 @@ PROPORTIONAL = 2.0
 _STATE = 100  # bytes of a key's state in the measurement of the store
 
 
-def run(*, quick: bool = False) -> dict[str, Any]:
+def run(*, quick: bool = False, minutes: float = _MINUTES, most_keys: int = _MOST_KEYS) -> dict[str, Any]:
     """Runs the three, prints tables, and writes the artifacts."""
+    numbers = (1_000, 20_000) if quick else (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
     label = results.name("growth", quick=quick)
     with results.scratch("growth") as work, session(work) as spark:
-        length = _length(spark, work, 100_000 if quick else 100_000_000)
-        keys = _keys(
-            spark, work, (1_000, 20_000) if quick else (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
-        )
+        length = _length(spark, work, 100_000 if quick else 100_000_000, minutes)
+        keys = _keys(spark, work, tuple(number for number in numbers if number <= most_keys))
         store = _store(spark, work, (2_000, 20_000) if quick else (10_000, 100_000, 1_000_000))
     result = {"quick": quick, "length": length, "keys": keys, "store": store}
     results.save(label, result)
@@ -59,10 +60,10 @@ def _curve(points: list[dict[str, Any]], x: str, y: str) -> tuple[list[float], l
     return [point[x] for point in points], [point[y] for point in points]
 
 
-def _length(spark: SparkSession, work: Path, records: int) -> dict[str, Any]:
+def _length(spark: SparkSession, work: Path, records: int, minutes: float) -> dict[str, Any]:
     """Time a record by tenths of the run. The first epochs, before there is a pace, belong to none."""
     pace = follow(
-        spark, pipelines.endless(1_000, records), work / "long", records=records, limit=_MINUTES * 60
+        spark, pipelines.endless(1_000, records), work / "long", records=records, limit=minutes * 60
     )
     size = size_of(work / "long")
     shutil.rmtree(work / "long")

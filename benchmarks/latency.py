@@ -154,12 +154,12 @@ def _nothing(_: object) -> None:
     """A status that was asked for only to learn of an error."""
 
 
-def turn(spark: SparkSession, work: Path, start: Start, seconds: float) -> list[float]:
+def turn(spark: SparkSession, work: Path, start: Start, seconds: float, *, rate: int = RATE) -> list[float]:
     """One system on a new writer's records: the latencies after the warm-up, in milliseconds."""
     source, out = work / "in", work / "out"
     source.mkdir(parents=True)
     out.mkdir()
-    total = int((_WARM_UP + seconds) * RATE)
+    total = int((_WARM_UP + seconds) * rate)
     with start(spark, source, out, work) as check:
         for number in range(1, _PRIMING + 1):
             writer.send(source, f"prime-{number}", [-number], random.Random(number))
@@ -169,7 +169,7 @@ def turn(spark: SparkSession, work: Path, start: Start, seconds: float) -> list[
             "-m",
             "benchmarks.writer",
             os.fspath(source),
-            str(RATE),
+            str(rate),
             str(_WARM_UP + seconds),
         ]
         process = subprocess.Popen(command, cwd=Path(__file__).resolve().parent.parent)
@@ -179,7 +179,7 @@ def turn(spark: SparkSession, work: Path, start: Start, seconds: float) -> list[
         finally:
             process.kill()
             process.wait()
-    begin = int(_WARM_UP * RATE)
+    begin = int(_WARM_UP * rate)
     return [latency * 1e3 for number, latency in latencies.items() if number >= begin]
 
 

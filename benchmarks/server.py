@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from tests.servers.postgres import Cluster, cluster
 
 # What anybody sets who runs a database of some size; fsync and synchronous_commit are as they come: on.
-SETTINGS = ("shared_buffers=1GB", "max_wal_size=4GB", "checkpoint_timeout=15min", "autovacuum_naptime=10s")
+SETTINGS = ("max_wal_size=8GB", "checkpoint_timeout=15min", "autovacuum_naptime=10s")
 
 
 @contextmanager
-def postgres() -> Iterator[Cluster]:
-    """A server that is stopped and removed at the end."""
-    with cluster(SETTINGS) as found:
+def postgres(buffers: str = "1GB") -> Iterator[Cluster]:
+    """A server with so much memory for pages, stopped and removed at the end."""
+    with cluster((*SETTINGS, f"shared_buffers={buffers}")) as found:
         yield found

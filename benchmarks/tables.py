@@ -278,18 +278,47 @@ def _postgres(result: dict[str, Any]) -> str:
 def _manykeys(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
         [
-            keys,
+            int(keys),
             f"{spent:.1f} ms",
-            result["round_trips"][str(keys)],
-            f"{result['bytes'][str(keys)] / 1e6:,.0f} MB",
+            f"{result['behind_a_checkpoint'][keys]:.1f} ms",
+            result["round_trips"][keys],
+            f"{result['bytes'][keys] / 1e6:,.0f} MB",
         ]
-        for keys, spent in ((int(keys), spent) for keys, spent in result["milliseconds"].items())
+        for keys, spent in result["milliseconds"].items()
     ]
+    head = ["keys", "an epoch (median)", "behind a checkpoint of the server", "round trips", "store"]
     said = f"{result['ratio']:.2f} times as long (goal: at most {result['target']:g})."
-    return "\n\n".join([markdown(["keys", "an epoch (median)", "round trips", "store"], rows), said])
+    return "\n\n".join([markdown(head, rows), said])
+
+
+def _balance(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, case["off"], case["on"], f"{case['ratio']:.2f}", case["target"] or ""]
+        for name, case in result["streams"].items()
+    ]
+    return markdown(["stream", "balancer off, records/s", "on, records/s", "ratio", "goal"], rows)
+
+
+def _hotkey(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [hashes, case["plain"], case["combined"], f"{case['ratio']:.1f}"]
+        for hashes, case in result["cases"].items()
+    ]
+    return markdown(["hashes of 16 kB a record", "plain, records/s", "combined, records/s", "ratio"], rows)
+
+
+def _slots(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [slots, case["rate"], *(f"{case[name]:.0f} ms" for name in ("p50", "p95", "p99", "empty_epoch"))]
+        for slots, case in result["slots"].items()
+    ]
+    return markdown(["slots", "records/s", "p50", "p95", "p99", "empty epoch"], rows)
 
 
 RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "balance": _balance,
+    "hotkey": _hotkey,
+    "slots": _slots,
     "nexmark": _nexmark,
     "cache": _cache,
     "timers": _timers,

@@ -16,7 +16,7 @@ from millwheel.worker.report import IntervalReport
 
 _WEIGH_EVERY = 0.5  # seconds: seldom enough that what it costs is not seen, often enough to follow a shift
 _NEW_SHARE = 0.5  # of the last weighing in the average: two or three decide, one alone does not
-_WEIGHINGS = 3  # on the present layout before it is changed again
+_WEIGHINGS = 2  # on the present layout before it is changed again: one alone may be an outlier
 _CHANGE_EVERY = 3.0  # seconds: a change costs two writes and an epoch with less exact holds
 _LEAST_GAIN = 0.1  # of the epoch's time: less is noise
 _LEAST_SECONDS = 0.02  # an epoch is to be spared at least this much, whatever its share
@@ -70,7 +70,7 @@ class Balancer:
             self._wide = now
         if plan.compact or not plan.weigh:
             return
-        self._weighed = now
+        self._weighed = now - seconds
         self._epoch = _mix(self._epoch or seconds, seconds)
         ends = {(level, i.first): i.last for level, part in enumerate(plan.intervals, 1) for i in part}
         for level in range(1, len(plan.intervals) + 1):

@@ -82,7 +82,7 @@ def choose_ranges(
     chosen: list[tuple[Source, str, Offset, Offset, int]] = []
     total = 0
     for source in sources:
-        left = bound * shares.get(source.name, 0) // sum(shares.values())
+        left = max(bound * shares.get(source.name, 0) // sum(shares.values()), 1)
         for name, share in _shares(source, ready[source.name], partitions[source.name], left):
             if left <= 0:
                 break

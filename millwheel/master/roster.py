@@ -80,8 +80,10 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         fresh = [name for name in graph.nodes if name not in numbers]
         first = max([books.next, *(number + 1 for number in numbers.values())])
         numbers |= {name: first + index for index, name in enumerate(fresh)}
-        if found.epoch:
-            running |= _new_replays(graph, fresh, found)
+        if found.epoch and found.plan is None:
+            # Who has a number, and was in no epoch that was committed, has seen nothing either.
+            seen = {*found.watermarks, *books.away, *books.replays}
+            running |= _new_replays(graph, [name for name in graph.nodes if name not in seen], found)
         entered = replaying(graph, running)
         gone = {name: value for name, value in found.watermarks.items() if name not in graph.nodes}
         replays = {name: names for name, names in books.replays.items() if name not in done} | running

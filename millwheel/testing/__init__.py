@@ -2,6 +2,7 @@
 
 from millwheel.testing.faults import Faults
 from millwheel.testing.harness import Harness
-from millwheel.testing.simulate import Simulated, SimulationFailure, simulate
+from millwheel.testing.outcome import Simulated
+from millwheel.testing.simulate import SimulationFailure, simulate
 
 __all__ = ["Faults", "Harness", "Simulated", "SimulationFailure", "simulate"]

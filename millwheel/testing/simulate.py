@@ -17,24 +17,23 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
-from millwheel.model.record import Record
 from millwheel.store.base import Store
 from millwheel.store.check import check as check_store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.testing.outcome import Simulated, compare
 from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
@@ -45,21 +44,6 @@ from millwheel.worker.tasks import inject, run_epoch, run_level
 _SHARDS = 4
 _TASK_ATTEMPTS = 4
 _JOB_ATTEMPTS = 25
-
-
-@dataclass
-class Simulated:
-    """How a run ended."""
-
-    outputs: dict[str, list[Record]]
-    """By stream: its records, in the order of the epochs."""
-    states: dict[str, dict[str, Any]]
-    """By computation and key: the state."""
-    rows: dict[str, dict[str, Row]]
-    """By computation and key: the row, with timers and holds."""
-    happened: Counter[str] = field(default_factory=Counter)
-    """How often each fault was."""
-    epochs: int = 0
 
 
 class SimulationFailure(AssertionError):
@@ -82,6 +66,7 @@ def simulate(
     faults: Faults | None = None,
     check: Check | None = None,
     variants: Sequence[Make] = (),
+    first: Make | None = None,
     store: MakeStore = MemoryStore,
 ) -> Counter[str]:
     """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
@@ -90,8 +75,9 @@ def simulate(
     end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
     depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
     ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
-    feel that others come and go. ``store`` makes an empty store of so many shards for a run; as a rule that
-    is one in memory. Returns how often each fault was.
+    feel that others come and go. It begins as ``first``, and never becomes that again. ``store`` makes an
+    empty store of so many shards for a run; as a rule that is one in memory. Returns how often each fault
+    was.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
@@ -112,7 +98,7 @@ def simulate(
     happened: Counter[str] = Counter()
     for seed in seeds:
         try:
-            result = run_schedule(make, seed, faults or Faults(), store, variants)
+            result = run_schedule(make, seed, faults or Faults(), store, variants, first)
             if check is not None:
                 check(result)
             else:
@@ -131,25 +117,25 @@ def run_schedule(
     faults: Faults,
     store: MakeStore = MemoryStore,
     variants: Sequence[Make] = (),
+    first: Make | None = None,
 ) -> Simulated:
     """One run to the end of the input, under the faults that the seed decides."""
     with closing(store(_SHARDS)) as base:
-        return _run_schedule(make, World(seed, faults, base), variants)
+        return _run_schedule(make, World(seed, faults, base), variants, first or make)
 
 
-def _run_schedule(make: Make, world: World, variants: Sequence[Make]) -> Simulated:
+def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Make) -> Simulated:
     faults = world.faults
     taps = Taps(world)
     lows = _Lows()
     epochs = 0
-    wanted = make
-    """What somebody wants the pipeline to be: in the end, what it was."""
+    wanted = planned = first  # what somebody wants it to be, and what it was when it last planned
 
-    def begin() -> tuple[Driver, _Executor]:
+    def begin(is_now: Make) -> tuple[Driver, _Executor]:
         chaotic = faults.most > 0
         choose = world.random.choice
         driver = Driver(
-            taps.tap(build(wanted())),
+            taps.tap(build(is_now())),
             world.store(),
             slots=choose((1, 2, 3, 4)) if chaotic else 2,
             clock=world.clock,
@@ -161,44 +147,48 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make]) -> Simulat
         return driver, _Executor(world, driver.graph, driver)
 
     def drive() -> bool:
-        nonlocal epochs, wanted
+        nonlocal epochs, wanted, planned
         driver: Driver | None = None
+        if variants and world.happens("change"):  # while nothing ran
+            wanted = world.random.choice((make, *variants))
+        is_now = wanted
         try:
-            driver, executor = begin()
-            while True:
-                plan = driver.next_plan_to_the_end()
+            driver, executor = begin(is_now)
+            while (
+                (plan := driver.next_plan_to_the_end()) is not None or not driver.ended or is_now is not make
+            ):
                 if plan is None and driver.ended:
-                    if wanted is make:
-                        return True
-                    wanted = make
-                    driver, executor = begin()
+                    is_now = wanted = make  # in the end it is what it is to be
+                    driver, executor = begin(is_now)
                     continue
                 if plan is None:
                     raise EngineError("the pipeline waits for input: a simulation takes injectors that end")
                 world.point()
+                planned = is_now
                 driver.run(plan, executor)
                 lows.moved(driver)
                 epochs += 1
                 if world.happens("reshape"):
                     driver.lay_out(_reshaped(world, driver))
                 if variants and world.happens("change"):
-                    wanted = world.random.choice((make, *variants))
-                    driver, executor = begin()
+                    is_now = wanted = world.random.choice((make, *variants))
+                    driver, executor = begin(is_now)
                 elif driver.caught_up:
-                    driver, executor = begin()
+                    driver, executor = begin(is_now)
         except FencedError:
             if driver is not None and driver.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
             world.happened["driver refused"] += 1
             return False
-        except PipelineError:  # an epoch of another variant is not finished
+        except PipelineError:  # an epoch is not finished, and says to run the former pipeline once more
             if not variants:
                 raise
             world.happened["change refused"] += 1
-            wanted = world.random.choice((make, *variants))
+            wanted = planned
             return False
         except _Mishap:
             return False
+        return True
 
     world.run(drive)
     wrong = check_store(world.base).problems
@@ -417,33 +407,6 @@ def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
     return Simulated(outputs, states, rows, world.happened)
 
 
-def compare(expected: Simulated, found: Simulated) -> None:
-    """Records and states of two runs must be the same; which epoch a record came in does not matter."""
-    for stream, records in expected.outputs.items():
-        wanted, got = _counted(records), _counted(found.outputs[stream])
-        if wanted != got:
-            raise AssertionError(
-                f"stream {stream!r}: {_some(wanted - got, 'lost')}{_some(got - wanted, 'doubled or wrong')}"
-            )
-    for name, rows in expected.rows.items():
-        for key in sorted(rows.keys() | found.rows[name].keys()):
-            if rows.get(key) != found.rows[name].get(key):
-                raise AssertionError(
-                    f"computation {name!r}, key {key!r}: the row is {found.rows[name].get(key)}, "
-                    f"undisturbed it is {rows.get(key)}"
-                )
-
-
-def _counted(records: Iterable[Record]) -> Counter[tuple[str, int, bytes]]:
-    return Counter((record.key, record.timestamp, pack(record.value)) for record in records)
-
-
-def _some(records: Counter[tuple[str, int, bytes]], what: str) -> str:
-    if not records:
-        return ""
-    return f"{sum(records.values())} {what}, one of them {next(iter(records))}; "
-
-
 def _command(make: Make, seed: int) -> str:
     """What replays a schedule."""
     module = make.__module__
@@ -474,8 +437,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     seeds = range(options.seeds) if options.seed is None else [options.seed]
     try:
-        variants = getattr(make, "variants", ())
-        happened = simulate(make, seeds=seeds, check=getattr(make, "check", None), variants=variants)
+        given = {name: getattr(make, name) for name in ("check", "variants", "first") if hasattr(make, name)}
+        happened = simulate(make, seeds=seeds, **given)
     except (SimulationFailure, PipelineError, MillWheelError) as error:
         print(error, file=sys.stderr)
         return 1

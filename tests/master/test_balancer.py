@@ -90,10 +90,21 @@ def test_hot_tablets_of_one_slot_are_shared_with_the_idle_one() -> None:
     assert running.busiest() < 0.6 * before
 
 
-def test_nothing_is_decided_before_the_layout_was_weighed_three_times() -> None:
+def test_nothing_is_decided_before_the_layout_was_weighed_twice() -> None:
     running = Running(_hot(1, 2, 3, 4))
-    assert running.epochs(2) == []
+    assert running.epochs(1) == []
     assert len(running.epochs(1)) == 1
+
+
+def test_epochs_of_half_a_second_all_weigh_and_short_ones_seldom() -> None:
+    running = Running(_hot(1, 2, 3, 4, each=0.2))
+    assert running.balancer.weighs(running.now)
+    running.epoch()
+    assert running.balancer.weighs(running.now), "the next one is planned in the same moment"
+    running.loads = _hot(1, each=0.01)
+    running.epoch()
+    assert not running.balancer.weighs(running.now)
+    assert running.balancer.weighs(running.now + 0.5)
 
 
 def test_one_hot_tablet_is_left_alone_but_what_is_beside_it_goes() -> None:

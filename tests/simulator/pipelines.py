@@ -269,6 +269,13 @@ class Replayed(mw.Computation):
 changing.variants = (_with_more, _with_a_level_more, _with_a_replay)  # type: ignore[attr-defined]
 
 
+def _with_a_replay_and_more() -> mw.Pipeline:
+    p = _with_a_replay()
+    p.add(Extra(), name="Deeper", inputs={"totals": _all_together})
+    p.remove("Beside")
+    return p
+
+
 def replayed() -> mw.Pipeline:
     """In the end there is one that has read everything, whenever it came."""
     return _with_a_replay()
@@ -282,4 +289,5 @@ def check_replayed(found: Simulated) -> None:
 
 
 replayed.check = check_replayed  # type: ignore[attr-defined]
-replayed.variants = (windows, _with_more)  # type: ignore[attr-defined]
+replayed.first = windows  # type: ignore[attr-defined]
+replayed.variants = (_with_a_replay_and_more,)  # type: ignore[attr-defined]

@@ -12,8 +12,10 @@ import pytest
 from millwheel.errors import FencedError
 from millwheel.master import driver as driver_module
 from millwheel.master import layout as layout_module
+from millwheel.master import roster as roster_module
 from millwheel.master.journal import Journal
 from millwheel.master.layout import Layout
+from millwheel.model.graph import Graph
 from millwheel.store.base import Get
 from millwheel.store.layout import checkpoint_key
 from millwheel.testing import Faults, SimulationFailure, simulate
@@ -259,12 +261,37 @@ def _changes_fence_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(layout_module, "refence", lambda *rest: None)
 
 
-_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, most=20)
+def _joins_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Who catches up is taken for one that has."""
+    patch.setattr(roster_module, "_level", lambda *rest: True)
+
+
+def _passed_by_nobody(patch: pytest.MonkeyPatch) -> None:
+    """The others' records reach who catches up as well."""
+    original = Graph.readers
+
+    def readers(self: Graph, source: Any, stream: str) -> Any:
+        return original(self, source, stream) if source.reader else self.consumers[stream]
+
+    patch.setattr(Graph, "readers", readers)
+
+
+def _forgets_what_is_there(patch: pytest.MonkeyPatch) -> None:
+    """An epoch that another graph has begun to commit is planned anew."""
+    patch.setattr(roster_module, "touched", lambda *rest: False)
+
+
+_MISHAPS = Faults(fail=0.3, pause=0.05, late=0.2, kill=0.02, reshape=0.0, most=20)
 """What it takes until an old plan and another one for the same epoch meet."""
 
 _RESHAPED = Faults(reshape=0.4, most=24)
 
+_CHANGES = Faults(change=0.3, most=24)
+
 _FAULTS = {
+    "who catches up joins too early": _CHANGES,
+    "who catches up is not left out": _CHANGES,
+    "an epoch of another graph is forgotten": _CHANGES,
     "the sequencer is not looked at": replace(_MISHAPS, reshape=0.2, most=30),
     "a new driver fences nothing": _MISHAPS,
     "a plan is run again on another map": _RESHAPED,
@@ -273,6 +300,9 @@ _FAULTS = {
 }
 
 _BUGS: dict[str, tuple[Plant, list[Any]]] = {
+    "who catches up joins too early": (_joins_too_early, [pipelines.replayed]),
+    "who catches up is not left out": (_passed_by_nobody, [pipelines.replayed]),
+    "an epoch of another graph is forgotten": (_forgets_what_is_there, [pipelines.changing]),
     "duplicates are not looked for": (_no_dedup, [pipelines.resent]),
     "IDs are not stored": (_ids_not_stored, [pipelines.resent]),
     "productions leave before the commit": (_send_before_commit, [pipelines.draws]),
@@ -306,7 +336,10 @@ def test_the_simulator_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     for make in makes:
         try:
             faults = _FAULTS.get(name)
-            simulate(make, seeds=range(_SEEDS), faults=faults, check=getattr(make, "check", None))
+            given = {
+                part: getattr(make, part) for part in ("check", "variants", "first") if hasattr(make, part)
+            }
+            simulate(make, seeds=range(_SEEDS), faults=faults, **given)
         except (SimulationFailure, AssertionError) as error:
             found.append(str(error) or "without any fault")
             break

@@ -68,6 +68,7 @@ def test_what_stays_does_not_feel_that_others_come_and_go(make: object) -> None:
         faults=_CHANGES,
         check=getattr(make, "check", None),
         variants=make.variants,  # type: ignore[attr-defined]
+        first=getattr(make, "first", None),
     )
     assert happened["change"] > share
     for fault in ("kill", "pause", "late, refused", "change refused"):

@@ -5,6 +5,7 @@
 
 What counts is when a bid is processed, so two runs differ; every bid is in one window all the same. A run
 that ends does not wait for the wall clock: a timer at the end of event time closes what is open then.
+Bids of an epoch are processed at one time, so they are counted where they are read.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ WINDOW = 10 * mw.SECOND
 
 
 class BidsPerMoment(mw.Computation):
-    """Counts a user's bids by window of wall time."""
+    """Keeps a user's bids by window of wall time. A record is a count of bids."""
 
     def initial_state(self) -> dict[int, int]:
         return {}
 
     def process_record(self, record: mw.Record) -> None:
         window = self.now // WINDOW
-        self.state[window] = self.state.get(window, 0) + 1
+        self.state[window] = self.state.get(window, 0) + record.value
         self.set_timer("over", (min(self.state) + 1) * WINDOW, mw.WALL)
         self.set_timer("end of input", mw.MAX_TIME)
 
@@ -41,4 +42,9 @@ class BidsPerMoment(mw.Computation):
 
 def add(p: mw.Pipeline) -> None:
     """Adds the query to a pipeline that has its streams."""
-    p.add(BidsPerMoment(), inputs={"bids": mw.by("bidder")}, outputs=["results"])
+    p.add(
+        BidsPerMoment(),
+        inputs={"bids": mw.by("bidder")},
+        outputs=["results"],
+        combine=mw.combiners.Count(None),
+    )

@@ -18,14 +18,14 @@ SLIDES = 5  # in a window
 
 
 class BidsPerAuction(mw.Computation):
-    """Counts an auction's bids by slide; each window is the sum of its five."""
+    """Keeps an auction's bids by slide; each window is the sum of its five. A record is a count of bids."""
 
     def initial_state(self) -> dict[int, int]:
         return {}
 
     def process_record(self, record: mw.Record) -> None:
         slide = record.timestamp // SLIDE
-        self.state[slide] = self.state.get(slide, 0) + 1
+        self.state[slide] = self.state.get(slide, 0) + record.value
         self.set_timer(str(slide + 1), (slide + 1) * SLIDE)
 
     def process_timer(self, timer: mw.Timer) -> None:
@@ -63,5 +63,10 @@ class HottestAuctions(mw.Computation):
 
 def add(p: mw.Pipeline) -> None:
     """Adds the query to a pipeline that has its streams."""
-    p.add(BidsPerAuction(), inputs={"bids": mw.by("auction")}, outputs=["counts"])
+    p.add(
+        BidsPerAuction(),
+        inputs={"bids": mw.by("auction")},
+        outputs=["counts"],
+        combine=mw.combiners.Count(SLIDE),
+    )
     p.add(HottestAuctions(), inputs={"counts": mw.by("window")}, outputs=["results"])
