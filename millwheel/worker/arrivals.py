@@ -41,7 +41,7 @@ class Arrivals:
 
     def add_section(self, section: Section, stream: str) -> None:
         """Adds what another task sent."""
-        self._add(section.keys, section.timestamps, stream, section.ids, section.values, section.json)
+        self._add(section.keys, section.timestamps, stream, section.ids, section.values(), section.json)
 
     def add_local(self, columns: Columns, stream: str) -> None:
         """Adds what a computation chained before this one produced; the values are copies."""

@@ -66,7 +66,8 @@ def array_of(packed: Sequence[bytes]) -> bytes:
 class Section(NamedTuple):
     """The records for one consumer, from one stream, in one interval, as they were sent.
 
-    Either ``values`` are there, or the ``json`` that they are to be decoded from.
+    Either ``packed`` values are there, or the ``json`` that they are to be decoded from. A step that is run
+    again decodes them again: hooks may change the values that they get.
     """
 
     edge: int
@@ -74,8 +75,12 @@ class Section(NamedTuple):
     keys: list[str]
     timestamps: list[int]
     ids: list[RecordId | None] | None
-    values: list[Any] | None
+    packed: bytes | None
     json: list[bytes] | None
+
+    def values(self) -> list[Any] | None:
+        """The values, anew at each call."""
+        return None if self.packed is None else cast(list[Any], unpack(self.packed))
 
 
 def pack_section(
@@ -101,7 +106,7 @@ def unpack_section(data: bytes) -> Section:
     times = _numbers("q", timestamps)
     if is_json:
         return Section(edge, interval, keys, times, ids, None, values.split(b"\n"))
-    return Section(edge, interval, keys, times, ids, unpack(values), None)
+    return Section(edge, interval, keys, times, ids, values, None)
 
 
 class Batch(NamedTuple):

@@ -164,3 +164,18 @@ def test_a_value_that_cannot_be_encoded_names_the_computation_and_the_stream(har
     with pytest.raises(mw.UserCodeError, match=r"'C'.*'out'.*object") as caught:
         h.send("in", 1, timestamp=0)
     assert isinstance(caught.value.cause, mw.CodecError)
+
+
+def test_a_step_that_is_run_again_gets_the_values_as_they_came() -> None:
+    """The store is cut off in the middle of a step, which the worker then runs again."""
+
+    def make() -> mw.Pipeline:
+        p = mw.Pipeline("spoils")
+        records = [mw.Record({"k": f"k{i % 3}", "list": [i]}, i) for i in range(60)]
+        p.inject("in", mw.injectors.Records(records, per_epoch=20))
+        p.add(Spoiler(), inputs={"in": mw.by("k")}, outputs=["seen"])
+        return p
+
+    only = dict.fromkeys(("kill", "pause", "lose", "late", "repeat", "fail", "slow", "jump", "reshape"), 0.0)
+    faults = mw.testing.Faults(cut=0.5, most=40, **only)  # type: ignore[arg-type]
+    assert mw.testing.simulate(make, seeds=range(20), faults=faults)["cut"] > 100
