@@ -181,6 +181,7 @@ def _by_value() -> Iterator[None]:
 
 def _last_line(error: Exception) -> str:
     """What a worker's traceback ends with, or the first line of Spark's own message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("at ")]  # not Java's own stack
     telling = [line for line in lines if "Error" in line.split(":")[0] or "Cannot run program" in line]
     return (telling or lines or [type(error).__name__])[-1 if telling else 0]

@@ -8,6 +8,7 @@ statements it has. A connection that is lost is replaced, for as long as `Sessio
 from __future__ import annotations
 
 import os
+import select
 import struct
 import threading
 import time
@@ -149,7 +150,21 @@ class Session:
         self._traffic.statements += 1
         cursor = RawCursor(self._connection)
         cursor.execute(query.encode(), parameters or None, binary=True)
+        self._drain()
         return cursor
+
+    def _drain(self) -> None:
+        """Waits until all of a statement has left: the driver, when it comes to wait for the answers of a
+        pipeline, does not look whether the end of a large one is still here, and would wait forever."""
+        connection = self._connection.pgconn
+        if not connection.flush():
+            return
+        poll = select.poll()
+        poll.register(connection.socket, select.POLLIN | select.POLLOUT)
+        while connection.flush():
+            for _, events in poll.poll():
+                if events & ~select.POLLOUT:  # answers to what came before: they must not hold up the server
+                    connection.consume_input()
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Sends a statement and waits for its rows, and for everything that was sent before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -397,6 +398,17 @@ class TestPrefetch:
             before = store.traffic.waits
             assert dict(snapshot.scan(b"0", b"9")) == entries
             assert store.traffic.waits - before == 2
+
+
+def test_a_write_ends_however_little_the_network_takes_at_once(open_it: Open) -> None:
+    store = open_it()
+    session = store._sessions.take()
+    with socket.socket(fileno=os.dup(session._connection.fileno())) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    store._sessions.give(session)
+    entries = {b"%d" % i: os.urandom(1_500_000) for i in range(7)}  # the last statement is a large one too
+    store.shards[0].write(list(entries.items()))
+    assert contents(store.shards[0]) == entries
 
 
 def test_a_value_of_100_megabytes_is_taken_and_replaced(open_it: Open) -> None:
