@@ -21,7 +21,7 @@ import millwheel as mw
 from tests.servers.topics import receive, send
 
 ROOT = Path(__file__).parents[2]
-RECORDS = 450
+RECORDS = 1_200
 KILLS = 4
 
 
