@@ -31,7 +31,7 @@ from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WALL_TIMERS, WATERMARK_
 logger = logging.getLogger("millwheel")
 
 SAMPLES = 600
-"""In the ring: ten minutes at one a second, about a megabyte."""
+"""In the ring: ten minutes at one a second; one to five megabytes, by how many epochs a second has."""
 
 _EVERY = 1.0  # seconds between samples: what a person can follow, and what a journal does not feel
 _EPOCHS = 60  # kept of those between two samples; there are seldom more than twenty
