@@ -36,7 +36,7 @@ logger = logging.getLogger("millwheel")
 _KNOCK = "millwheel-knocks"
 _PATIENCE = 120.0  # seconds for the first executor: a cluster may have to start a machine for it
 _ROUNDS = 5  # of asking until every executor has answered; a busy one gets no task at first
-_PACKAGES = ("lmdb", "msgpack", "numpy", "orjson", "xxhash")  # what a worker imports
+_PACKAGES = ("lmdb", "msgpack", "msgspec", "numpy", "orjson", "xxhash")  # what a worker imports
 
 _sent: set[tuple[str, str]] = set()
 

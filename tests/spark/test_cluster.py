@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from millwheel.errors import StoreError
 from millwheel.spark import packing, probe
+from millwheel.spark.cluster import _PACKAGES
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.open import open_store
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
@@ -82,6 +85,12 @@ def test_millwheel_run_ships_itself_and_the_users_modules(cluster: Standalone, t
 
     found = sorted(record.value for record in mw.sinks.JsonLines(tmp_path / "out").records())
     assert found == [f"k{n}: 100" for n in range(7)]
+
+
+def test_executors_are_asked_for_every_dependency() -> None:
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split("[<>=]", requirement)[0] for requirement in project["dependencies"]}
+    assert set(_PACKAGES) == needed - {"pyspark"}
 
 
 def test_a_package_that_an_executor_lacks_is_named_at_start_up(cluster: Standalone, tmp_path: Path) -> None:
