@@ -49,7 +49,7 @@ class Faults:
     """A store is cut off: in the middle of a step's reading, or of a write, which it then makes again."""
     jump: float = 0.05
     """The clock jumps, forwards or backwards."""
-    reshape: float = 0.05
+    reshape: float = 0.2
     """Between two epochs, key intervals are moved, split and merged."""
     change: float = 0.1
     """Between two epochs the pipeline becomes another one of its variants, where it has some."""

@@ -20,10 +20,14 @@ class Windower(mw.Computation):
 
     dawdles = ""
     """Where this is a path: one record takes its time."""
+    pace = 0.0
+    """The seconds that every record takes, so that there is time to kill something."""
 
     def process_record(self, record: mw.Record) -> None:
         if self.dawdles:
             self._dawdle()
+        if self.pace:
+            time.sleep(self.pace)
         bucket = record.timestamp // mw.SECOND
         counts = self.state.setdefault(bucket, {})
         region = record.value["region"]
@@ -95,6 +99,7 @@ def main() -> None:
 
     if options.pop("slow", False):
         Windower.dawdles = str(Path(output).with_name("dawdled"))
+    Windower.pace = options.pop("pace", 0.0)
     if options.pop("weak", False):
         Windower.strong_productions = Regions.strong_productions = False
     local_session(options.pop("master", None))

@@ -61,15 +61,11 @@ class Standalone:
         return int(found["aliveworkers"])
 
     def executors(self) -> list[psutil.Process]:
-        """The processes of executors: Java, below the workers."""
-        found = []
-        for worker in self.workers:
-            try:
-                children = psutil.Process(worker.pid).children()
-                found += [child for child in children if "Executor" in " ".join(child.cmdline())]
-            except psutil.Error:
-                continue
-        return found
+        """The processes of executors: Java, below the workers.
+
+        A worker may have another child: Spark's script leaves a process behind that nobody waits for.
+        """
+        return [process for worker in self.workers for process in _children(worker) if _is_executor(process)]
 
     def kill_worker(self) -> None:
         """Kills a worker as a machine dies: its executor with it."""
@@ -79,6 +75,20 @@ class Standalone:
         for process in family:
             if process.is_running():
                 process.kill()
+
+
+def _children(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(worker.pid).children()
+    except psutil.NoSuchProcess:  # it was killed
+        return []
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("ExecutorBackend" in word for word in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
 
 
 @contextmanager
