@@ -31,7 +31,7 @@ from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WALL_TIMERS, WATERMARK_
 logger = logging.getLogger("millwheel")
 
 SAMPLES = 600
-"""In the ring: ten minutes at one a second; one to five megabytes, by how many epochs a second has."""
+"""In the ring: ten minutes at one a second, of about a megabyte."""
 
 _EVERY = 1.0  # seconds between samples: what a person can follow, and what a journal does not feel
 _EPOCHS = 60  # kept of those between two samples; there are seldom more than twenty
@@ -47,6 +47,8 @@ KEPT = {
     "rows": ROWS,
     "bytes": BYTES,
 }
+
+_AS_THEY_ARE = ("records", "compact", "job")  # of what is known of an epoch
 
 _WATCH = b"watch"
 _RING = b"h"
@@ -186,7 +188,7 @@ class Recorder:
         watch.loads = self._load.of(driver.intervals, self._last)
         slot = watch.next % SAMPLES
         watch.next += 1
-        return [(_RING + slot.to_bytes(2, "big"), pack(asdict(sample))), (_WATCH, pack(asdict(watch)))]
+        return [(_RING + slot.to_bytes(2, "big"), _encode(sample)), (_WATCH, pack(asdict(watch)))]
 
 
 def _phases(plan: Plan, reports: list[IntervalReport], moments: list[float]) -> dict[str, float]:
@@ -221,7 +223,46 @@ def read_samples(snapshot: Snapshot, start: int = 0) -> list[Sample]:
     end = read_watch(snapshot).next
     first = max(start, end - SAMPLES)
     found = (snapshot.get(_RING + (number % SAMPLES).to_bytes(2, "big")) for number in range(first, end))
-    return [Sample(**unpack(data)) for data in found if data is not None]
+    return [_decode(data) for data in found if data is not None]
+
+
+def _encode(sample: Sample) -> bytes:
+    """Epochs as columns of small whole numbers: a fifth of the bytes of what they are in memory."""
+    epochs = sample.epochs
+    phases = list(dict.fromkeys(name for epoch in epochs for name in epoch["phases"]))
+    columns = [
+        [sample.epoch - epoch["epoch"] for epoch in epochs],
+        [sample.time - epoch["began"] for epoch in epochs],
+        [_micros(epoch["seconds"]) for epoch in epochs],
+        *([epoch[name] for epoch in epochs] for name in _AS_THEY_ARE),
+        *([_micros(epoch["phases"].get(name)) for epoch in epochs] for name in phases),
+    ]
+    return pack({**vars(sample), "epochs": {"phases": phases, "columns": columns}})
+
+
+def _decode(data: bytes) -> Sample:
+    raw = unpack(data)
+    noted = raw["epochs"]
+    if isinstance(noted, dict):  # it was a list of epochs once
+        raw["epochs"] = [
+            {
+                "epoch": raw["epoch"] - before,
+                "began": raw["time"] - ago,
+                "seconds": micros / SECOND,
+                **dict(zip(_AS_THEY_ARE, values, strict=False)),
+                "phases": {
+                    name: part / SECOND
+                    for name, part in zip(noted["phases"], values[len(_AS_THEY_ARE) :], strict=True)
+                    if part is not None
+                },
+            }
+            for before, ago, micros, *values in zip(*noted["columns"], strict=True)
+        ]
+    return Sample(**raw)
+
+
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * SECOND)
 
 
 def totals_at(samples: list[Sample], moment: int) -> Sample | None:
