@@ -124,6 +124,11 @@ def backlog_key(computation: int, tablet: int) -> bytes:
     return b"B" + computation.to_bytes(2, "big") + bytes((tablet,))
 
 
+def backlog_tablet(key: bytes) -> int:
+    """The tablet of a `backlog_key`."""
+    return key[3]
+
+
 def interval_key(level: int, tablet: int) -> bytes:
     """The state of the interval that begins at ``tablet``."""
     return b"M" + bytes((level, tablet))

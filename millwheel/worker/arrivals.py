@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ class Arrivals:
     There may be a key for each record, so a key has nothing but a list of positions.
     """
 
-    __slots__ = ("digests", "ids", "json", "keys", "streams", "timestamps", "values")
+    __slots__ = ("_starts", "digests", "ids", "json", "keys", "streams", "timestamps", "values")
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -38,6 +38,19 @@ class Arrivals:
         self.ids: list[RecordId | None] | None = None
         self.digests: list[bytes | None] | None = None
         """Of the IDs, once `SeenIds` has looked them up."""
+        self._starts: dict[int, int] = {}
+
+    def begin(self, tablet: int) -> None:
+        """What is added from here on is for one tablet, until the next begins."""
+        self._starts[tablet] = len(self.keys)
+
+    def parts(self) -> dict[int | None, range]:
+        """The positions of records by tablet; by None those that are for any."""
+        bounds = [*self._starts.values(), len(self.keys)]
+        found: dict[int | None, range] = {None: range(bounds[0])}
+        for tablet, (first, end) in zip(self._starts, itertools.pairwise(bounds), strict=True):
+            found[tablet] = range(first, end)
+        return found
 
     def add_section(self, section: Section, stream: str) -> None:
         """Adds what another task sent."""
@@ -45,6 +58,7 @@ class Arrivals:
 
     def add_local(self, columns: Columns, stream: str) -> None:
         """Adds what a computation chained before this one produced; the values are copies."""
+        self._starts.clear()  # for whatever tablet
         self._add(columns.keys, columns.timestamps, stream, None, columns.objects(), None)
 
     def _add(
@@ -70,13 +84,10 @@ class Arrivals:
         if self.ids is not None:
             self.ids += [None] * count if ids is None else ids
 
-    def add_backlog(self, snapshot: Snapshot, computation: int, tablets: range) -> list[bytes]:
-        """Adds, before everything else, what the last step left; returns the keys of it in the store."""
-        found = list(snapshot.scan(*backlog_range(computation, tablets)[:2]))
-        for _, value in found:
-            for stream, keys, timestamps, ids, values in unpack(value):
-                self._add(keys, timestamps, stream, ids, values, None)
-        return [key for key, _ in found]
+    def add_backlog(self, data: bytes) -> None:
+        """Adds what the last step left of a tablet: before everything else of that."""
+        for stream, keys, timestamps, ids, values in unpack(data):
+            self._add(keys, timestamps, stream, ids, values, None)
 
     def backlog(self, positions: Iterable[int], computation: int) -> Iterator[tuple[bytes, bytes]]:
         """Records, by tablet and in order, as they are stored for the next epoch."""
@@ -103,11 +114,11 @@ class Arrivals:
         json = self.json[position] if self.json is not None else None
         return self.values[position] if json is None else decode_json(json)
 
-    def by_key(self) -> dict[str, list[int]]:
-        """The positions of each key's records, in order."""
+    def by_key(self, part: range) -> dict[str, list[int]]:
+        """The positions of each key's records among these, in order."""
         positions: defaultdict[str, list[int]] = defaultdict(list)
-        for position, key in enumerate(self.keys):
-            positions[key].append(position)
+        keys = self.keys if len(part) == len(self.keys) else self.keys[part.start : part.stop]
+        deque(map(list.append, map(positions.__getitem__, keys), part), maxlen=0)  # a loop without a line
         return positions
 
 

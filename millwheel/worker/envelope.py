@@ -9,6 +9,7 @@ way to the driver.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -33,11 +34,32 @@ class Columns(NamedTuple):
     fields: dict[str, list[Any]] | None = None
     """By name: a field of each value, read without decoding the rest."""
 
-    def take(self, order: Sequence[int]) -> bytes:
-        """The chosen values as one MessagePack array."""
-        values = self.values
-        chosen = [values[i] for i in order]
-        return array_of(chosen) if self.packed else pack(chosen)
+    def packed_values(self) -> bytes:
+        """The values as one MessagePack array."""
+        return array_of(self.values) if self.packed else pack(self.values)
+
+    def dealt(self, places: Sequence[int], count: int) -> list[Columns]:
+        """The records by place, of which there are so many; those with a higher place are for nobody."""
+
+        def deal(column: Sequence[Any] | None) -> list[Any]:
+            if column is None:
+                return [None] * count
+            dealt: list[list[Any]] = [[] for _ in range(count + 1)]
+            into(map(list.append, map(dealt.__getitem__, places), column))  # no line of Python for a record
+            return dealt[:count]
+
+        into = deque[None](maxlen=0).extend
+        return [
+            Columns(keys, timestamps, values, ids, self.packed, json)
+            for keys, timestamps, values, ids, json in zip(
+                deal(self.keys),
+                deal(self.timestamps),
+                deal(self.values) if self.json is None else [[]] * count,
+                deal(self.ids),
+                deal(self.json),
+                strict=True,
+            )
+        ]
 
     def objects(self) -> list[Any]:
         """The values themselves; a copy where they are packed."""
@@ -64,7 +86,7 @@ def array_of(packed: Sequence[bytes]) -> bytes:
 
 
 class Section(NamedTuple):
-    """The records for one consumer, from one stream, in one interval, as they were sent.
+    """The records for one consumer, from one stream, in one interval or one tablet of it, as they were sent.
 
     Either ``packed`` values are there, or the ``json`` that they are to be decoded from. A step that is run
     again decodes them again: hooks may change the values that they get.
@@ -72,6 +94,7 @@ class Section(NamedTuple):
 
     edge: int
     interval: int
+    tablet: int | None
     keys: list[str]
     timestamps: list[int]
     ids: list[RecordId | None] | None
@@ -82,31 +105,40 @@ class Section(NamedTuple):
         """The values, anew at each call."""
         return None if self.packed is None else cast(list[Any], unpack(self.packed))
 
+    def by_tablet(self, tablets: Sequence[int]) -> list[Section]:
+        """A section for each tablet, of one that is for several: the tablets of its records are given."""
+        positions: dict[int, list[int]] = {}
+        for position, tablet in enumerate(tablets):
+            positions.setdefault(tablet, []).append(position)
+        values = self.values()
+        return [
+            self._replace(
+                tablet=tablet,
+                keys=[self.keys[i] for i in mine],
+                timestamps=[self.timestamps[i] for i in mine],
+                ids=None if self.ids is None else [self.ids[i] for i in mine],
+                packed=None if values is None else pack([values[i] for i in mine]),
+                json=None if self.json is None else [self.json[i] for i in mine],
+            )
+            for tablet, mine in positions.items()
+        ]
 
-def pack_section(
-    edge: int, interval: int, keys: list[str], columns: Columns, order: Sequence[int] | None
-) -> bytes:
-    """A section's bytes: the chosen records, or all of them. ``keys`` stand beside the columns."""
-    timestamps, ids, json = columns.timestamps, columns.ids, columns.json
-    if order is not None:
-        keys = [keys[i] for i in order]
-        timestamps = [timestamps[i] for i in order]
-        ids = None if ids is None else [ids[i] for i in order]
-    values: Any
-    if json is not None:
-        values = b"\n".join(json if order is None else [json[i] for i in order])
-    else:
-        values = columns.take(range(len(keys)) if order is None else order)
-    return pack_plain([edge, interval, keys, array("q", timestamps).tobytes(), ids, json is not None, values])
+
+def pack_section(edge: int, interval: int, tablet: int | None, columns: Columns) -> bytes:
+    """A section's bytes."""
+    json = columns.json
+    values = columns.packed_values() if json is None else b"\n".join(json)
+    times = array("q", columns.timestamps).tobytes()
+    return pack_plain([edge, interval, tablet, columns.keys, times, columns.ids, json is not None, values])
 
 
 def unpack_section(data: bytes) -> Section:
     """The inverse of `pack_section`."""
-    edge, interval, keys, timestamps, ids, is_json, values = unpack(data)
+    edge, interval, tablet, keys, timestamps, ids, is_json, values = unpack(data)
     times = _numbers("q", timestamps)
     if is_json:
-        return Section(edge, interval, keys, times, ids, None, values.split(b"\n"))
-    return Section(edge, interval, keys, times, ids, values, None)
+        return Section(edge, interval, tablet, keys, times, ids, None, values.split(b"\n"))
+    return Section(edge, interval, tablet, keys, times, ids, values, None)
 
 
 class Batch(NamedTuple):
@@ -137,7 +169,7 @@ def pack_batch(stream: str, shard: int, columns: Columns) -> bytes:
             columns.keys,
             array("q", columns.timestamps).tobytes(),
             columns.ids,
-            columns.take(range(len(columns.keys))),
+            columns.packed_values(),
         ]
     )
 

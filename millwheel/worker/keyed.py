@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from millwheel.errors import MillWheelError, UserCodeError, shorten
@@ -78,32 +78,36 @@ class KeyedRun:
     ) -> None:
         """Every key that has records or a due timer."""
         context, report = self._context, self.report
-        positions = arrivals.by_key()
-        report.hot = _hottest(positions)
-        suffixes: dict[bytes, str | None] = dict(zip(row_suffixes(list(positions)), positions, strict=True))
         due, report.more_due = self._tablets.due(snapshot, self._after, self._now, due_limit)
-        for suffix in due:
-            suffixes.setdefault(suffix, None)
-        if not suffixes:
+        parts = [(part, keys) for part, keys in _with_due(arrivals.parts(), due) if part or keys]
+        if not parts:
             return
-        prefix = self._prefix
-        # As they came, which is the same order at every attempt: what belongs to a record was made together,
-        # and lies together in memory.
-        order_of_keys = list(suffixes)
-        if order is not None:
-            order.shuffle(order_of_keys)
-        rows = snapshot.get_each([prefix + suffix for suffix in order_of_keys])
         attributes = context.attributes
         attributes["now"] = self._now
         attributes["low_watermark"] = self._before
         attributes.pop("state", None)
         self._budget.begin()
-        try:
-            self._run_keys(order_of_keys, rows, suffixes, positions, arrivals)
-        except UserCodeError:
-            raise
-        except Exception as error:
-            raise self._user_error(error) from error
+        run_records = self._records_runner(arrivals)
+        prefix = self._prefix
+        for part, due_keys in parts:
+            positions = arrivals.by_key(part)
+            self._look_for_hot(positions)
+            # As they came, which is the same order at every attempt: what belongs to a record was made
+            # together, and lies together in memory.
+            keys: dict[bytes, str | None] = dict(zip(row_suffixes(list(positions)), positions, strict=True))
+            for suffix in due_keys:
+                keys.setdefault(suffix, None)
+            if order is not None:
+                keys = _shuffled(keys, order)
+            rows = snapshot.get_each([prefix + suffix for suffix in keys])
+            try:
+                self._run_keys(keys, rows, positions, run_records)
+            except UserCodeError:
+                raise
+            except Exception as error:
+                raise self._user_error(error) from error
+        if report.hot and report.hot[1] * _HOT_SHARE < len(arrivals.keys):
+            report.hot = []
         self.left.sort()  # as they came
         report.left = len(self.left)
         report.records += len(arrivals.keys) - report.left - report.duplicates
@@ -116,11 +120,10 @@ class KeyedRun:
 
     def _run_keys(
         self,
-        order: list[bytes],
+        keys: dict[bytes, str | None],
         rows: list[bytes | None],
-        suffixes: dict[bytes, str | None],
         positions: dict[str, list[int]],
-        arrivals: Arrivals,
+        run_records: Callable[[str, list[int]], int],
     ) -> None:
         """Key by key: its row, its records, its due timers, and what of the row has changed.
 
@@ -130,10 +133,8 @@ class KeyedRun:
         attributes, begin, encoded_state = context.attributes, context.begin, context.encoded
         prefix, after, now = self._prefix, self._after, self._now
         puts, deletes = self.puts, self.deletes
-        run_records = self._records_runner(arrivals)
         versioned, version = self._version != 1, 1
-        for suffix, row in zip(order, rows, strict=True):
-            key = suffixes[suffix]
+        for (suffix, key), row in zip(keys.items(), rows, strict=True):
             mine = _NO_POSITIONS if key is None else positions[key]
             if budget.over:
                 self.left += mine
@@ -191,6 +192,13 @@ class KeyedRun:
                     counters[BYTES] += len(encoded)
                 else:
                     counters[BYTES] += len(encoded) - len(row)
+
+    def _look_for_hot(self, positions: dict[str, list[int]]) -> None:
+        """Keeps the key with the most records that was seen so far."""
+        most = max(map(len, positions.values()), default=0)
+        if most > max(1, self.report.hot[1] if self.report.hot else 0):
+            hot = next(key for key, mine in positions.items() if len(mine) == most)
+            self.report.hot = [hot, most]
 
     def _index_others(self, suffix: bytes, old: _Others | None, new: _Others) -> None:
         """Brings the index by time and the counters up to a key's wall timers and holds."""
@@ -380,10 +388,19 @@ def _others(wall: Times, holds: Times) -> _Others:
     )
 
 
-def _hottest(positions: dict[str, list[int]]) -> list[Any]:
-    """The key with the most records, where it has a good part of them."""
-    sizes = list(map(len, positions.values()))
-    most = max(sizes, default=0)
-    if most < 2 or most * _HOT_SHARE < sum(sizes):
-        return []
-    return [next(key for key, mine in positions.items() if len(mine) == most), most]
+def _with_due(parts: dict[int | None, range], due: list[bytes]) -> Iterator[tuple[range, list[bytes]]]:
+    """Parts of the arrivals, each with the keys of its tablets that have a due timer."""
+    if len(parts) == 1:
+        yield parts[None], due
+        return
+    by_tablet: dict[int | None, list[bytes]] = {}
+    for suffix in due:
+        by_tablet.setdefault(suffix[0] >> 2, []).append(suffix)
+    for tablet, positions in parts.items():
+        yield positions, by_tablet.get(tablet, [])
+
+
+def _shuffled(keys: dict[bytes, str | None], order: random.Random) -> dict[bytes, str | None]:
+    suffixes = list(keys)
+    order.shuffle(suffixes)
+    return {suffix: keys[suffix] for suffix in suffixes}

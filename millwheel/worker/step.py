@@ -29,7 +29,7 @@ from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
-from millwheel.store.layout import checkpoint_key, interval_key
+from millwheel.store.layout import backlog_tablet, checkpoint_key, interval_key, tablets_of
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
@@ -302,24 +302,51 @@ class _Attempt:
         started = time.perf_counter()
         if self.reading is not None:
             self.reading.prefetch(self.ranges())
-        mine = range(self._interval.first, self._interval.last)
-        arrivals = {name: Arrivals() for name in self._worker.graph.levels[self._level - 1]}
-        waited = {
-            name: found.add_backlog(snapshot, self._worker._numbers[name], mine)
-            for name, found in arrivals.items()
-        }
+        by_consumer: dict[str, list[Section]] = {}
         for section in sections:
-            edge = self._worker.graph.edges[section.edge]
-            arrivals[edge.consumer].add_section(section, edge.stream)
+            by_consumer.setdefault(self._worker.graph.edges[section.edge].consumer, []).append(section)
         lows: dict[str, int] = {}
         for name in self._worker.graph.levels[self._level - 1]:
-            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals[name], waited[name])
+            arrivals, waited = self._arrivals(name, snapshot, by_consumer.get(name, []))
+            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals, waited)
         self._router.finish()
         report = self._report
         report.streams = self._router.streams
         report.failed = self._router.failed
         report.seconds = time.perf_counter() - started
         return Outcome(lows, self._router.sections, self._router.batches, report.to_value())
+
+    def _arrivals(
+        self, name: str, snapshot: Snapshot, sections: list[Section]
+    ) -> tuple[Arrivals, list[bytes]]:
+        """What there is for a computation, and where in the store stands what was left of it before.
+
+        Where some of it was sent by tablet, all of it is laid out so.
+        """
+        mine = range(self._interval.first, self._interval.last)
+        number, edges = self._worker._numbers[name], self._worker.graph.edges
+        left = list(snapshot.scan(*backlog_range(number, mine)[:2]))
+        arrivals = Arrivals()
+        if all(section.tablet is None for section in sections):
+            for _, data in left:
+                arrivals.add_backlog(data)
+            for section in sections:
+                arrivals.add_section(section, edges[section.edge].stream)
+            return arrivals, [key for key, _ in left]
+        parts: dict[int, list[Section]] = {tablet: [] for tablet in mine}
+        for section in sections:
+            whole = section.tablet is not None
+            for part in [section] if whole else section.by_tablet(tablets_of(section.keys)):
+                assert part.tablet is not None
+                parts[part.tablet].append(part)
+        waiting = {backlog_tablet(key): data for key, data in left}
+        for tablet, found in parts.items():
+            arrivals.begin(tablet)
+            if tablet in waiting:
+                arrivals.add_backlog(waiting[tablet])
+            for section in found:
+                arrivals.add_section(section, edges[section.edge].stream)
+        return arrivals, [key for key, _ in left]
 
     def _run_node(
         self,

@@ -51,13 +51,18 @@ def _written(folder: Path) -> int:
 
 
 def _disturb(victim: Victim, cluster: Standalone, folder: Path) -> None:
-    """Kills an executor, and later a worker, each in the middle of the work."""
+    """Kills an executor, and later a worker, each in the middle of the work.
+
+    Where a task dawdles, a second attempt has been made at it before that: nothing else could be why.
+    """
 
     def further(than: int) -> bool:
         assert victim.process.poll() is None, f"it ended too soon: {''.join(victim.errors)[-3000:]}"
         return _written(folder) > than
 
     eventually(lambda: further(0), 200)
+    if (folder / "dawdled").exists():
+        eventually((folder / "dawdled-again").exists, 200)
     cluster.executors()[0].kill()
     before = _written(folder)
     eventually(lambda: further(before + before // 4), 200)
@@ -97,3 +102,4 @@ def test_lost_executors_and_workers_do_not_show(
         if victim.process.poll() is None:
             victim.kill()
     assert output(tmp_path / "out") == expected
+    assert (tmp_path / "dawdled-again").exists() == ("slow" in options)

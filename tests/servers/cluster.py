@@ -46,8 +46,10 @@ class Standalone:
         number = len(self.workers)
         expected = self.alive() + 1
         folder = self.folder / f"worker-{number}"
-        arguments = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-        process = _start(self.folder, f"{_PACKAGE}.worker.Worker", *arguments, "-d", str(folder), self.master)
+        # Each at an address of its own: Spark makes no second attempt at a task on the host of the first.
+        host = f"127.0.0.{number + 1}"
+        arguments = ["--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", "-d", str(folder)]
+        process = _start(self.folder, f"{_PACKAGE}.worker.Worker", *arguments, self.master, host=host)
         self.workers.append(process)
         await_answer(lambda: self.alive() >= expected, process, "a Spark worker")
 
@@ -114,7 +116,7 @@ def standalone(workers: int = 2) -> Iterator[Standalone]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(folder: Path, *command: str) -> subprocess.Popen[bytes]:
+def _start(folder: Path, *command: str, host: str = "127.0.0.1") -> subprocess.Popen[bytes]:
     """Spark's scripts become the Java process, so it is ours to stop."""
     import pyspark
 
@@ -123,7 +125,7 @@ def _start(folder: Path, *command: str) -> subprocess.Popen[bytes]:
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
         "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": _QUICK_JAVA,
