@@ -55,7 +55,14 @@ def run(*, quick: bool = False, rounds: int = 2, minute: float | None = None) ->
     label = results.name("balance", quick=quick)
     results.save(label, {**result, "tablets": finer()})
     rows = [
-        [name, case["off"], case["on"], f"{case['ratio']:.2f}", case["target"] or "", str(case["changes"])]
+        [
+            name,
+            case["off"],
+            case["on"],
+            f"{case['ratio']:.2f}",
+            str(case["target"] or ""),
+            str(case["changes"]),
+        ]
         for name, case in cases.items()
     ]
     print(results.table(["stream", "off, records/s", "on, records/s", "ratio", "goal", "changes"], rows))

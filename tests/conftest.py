@@ -24,12 +24,17 @@ MakeHarness = Callable[[mw.Pipeline], mw.testing.Harness]
 
 
 @pytest.fixture(
-    params=[(0, 1, "memory"), (1, 1, "memory"), (2, 3, "memory"), (3, 3, "postgres")],
+    params=[(0, 1, "memory", None), (1, 1, "memory", 3), (2, 3, "memory", 1), (3, 3, "postgres", None)],
     ids=lambda p: f"seed{p[0]}-slots{p[1]}-{p[2]}",
 )
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MakeHarness:
-    """Makes a harness; the test runs under several seeds, layouts and stores, which must not matter."""
-    seed, slots, store = request.param
+    """Makes a harness; the test runs under several seeds, layouts and stores, which must not matter.
+
+    Nor must it matter how many records are many, which are sent by tablet.
+    """
+    seed, slots, store, many = request.param
+    if many is not None:
+        monkeypatch.setattr("millwheel.worker.route._MANY", many)
     if store == "postgres":
         stores = iter(request.getfixturevalue("emptied_stores"))
         monkeypatch.setattr("millwheel.testing.harness.MemoryStore", lambda shards: Undoing(next(stores)))

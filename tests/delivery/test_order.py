@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Any
 
 import pytest
 
 import millwheel as mw
+from millwheel.master.driver import Driver
+from millwheel.model.codec import unpack
+from millwheel.model.graph import build
+from millwheel.model.keys import key_text
+from millwheel.store.layout import after, row_prefix
+from millwheel.store.memory import MemoryStore
+from millwheel.store.row import decode_row
+from millwheel.worker.envelope import Columns, Section, unpack_section
+from millwheel.worker.route import Router
+from millwheel.worker.step import Worker
 from tests.computations import Hooks, hooks, single, values
 from tests.conftest import MakeHarness
 
@@ -116,3 +128,42 @@ def test_the_seed_decides_the_order_of_keys() -> None:
     assert len(orders) > 1
     assert {tuple(sorted(found)) for found in orders} == {tuple(range(10))}
     assert order(3) == order(3)
+
+
+def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() -> None:
+    """Sent at once in pieces of any size, as an injecting task does."""
+    rng = random.Random(3)
+    p = mw.Pipeline("p")
+    p.inject("in", mw.injectors.Records([]))
+    p.add(Gather(), inputs={"in": mw.by_key})
+    graph, store = build(p), MemoryStore(2)
+    driver = Driver(graph, store, slots=2, clock=lambda: 0, owner="a test")
+    plan = driver.next_plan()
+    assert plan is not None
+    sent: dict[str, list[int]] = {}
+    router = Router(graph, plan, 0, 0)
+    numbers = itertools.count()
+    for size in (5, 9_000, 3, 200, 8_000, 1):
+        keys = [f"k{rng.randrange(400)}" for _ in range(size)]
+        values = [next(numbers) for _ in keys]
+        for key, value in zip(keys, values, strict=True):
+            sent.setdefault(key, []).append(value)
+        router.send("in", Columns(keys, [0] * size, values, None, False), None)
+    by_interval: dict[int, list[Section]] = {}
+    for _, _, data in router.sections:
+        section = unpack_section(data)
+        by_interval.setdefault(section.interval, []).append(section)
+    assert len(by_interval) == len(plan.intervals[0]) == 2
+    assert {section.tablet is None for found in by_interval.values() for section in found} == {True, False}
+    worker = Worker(graph, driver.numbers, store)
+    for index, sections in by_interval.items():
+        worker.step(plan, 1, index, {"@in": 0}, sections)
+    prefix = row_prefix(driver.numbers["Gather"])
+    found = {}
+    for shard in store.shards:
+        with shard.snapshot() as snapshot:
+            for key, row in snapshot.scan(prefix, after(prefix)):
+                state = decode_row(row).state
+                assert state is not None
+                found[key_text(key[11:])] = unpack(state)["got"]
+    assert found == sent

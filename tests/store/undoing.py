@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 
+from millwheel.errors import StoreError
 from millwheel.store.base import Guard, Shard, Snapshot, Store
 from tests.store.driving import contents
 
@@ -39,6 +40,7 @@ class Undoing(Store):
     def __init__(self, base: Store) -> None:
         self._base = base
         self._log: _Log = []
+        self._owner: str | None = None
         self.address = base.address
         self.journal = _UndoingShard(base.journal, self._log)
         self.shards: Sequence[Shard] = [_UndoingShard(shard, self._log) for shard in base.shards]
@@ -46,10 +48,14 @@ class Undoing(Store):
             shard.write([], list(contents(shard)))
 
     def lock(self, owner: str, *, takeover: bool = False) -> None:
-        """One test has it at a time."""
+        """As `MemoryStore` does: one test has it at a time."""
+        if self._owner is not None and not takeover:
+            raise StoreError(f"this store is in use by {self._owner}")
+        self._owner = owner
 
     def close(self) -> None:
         """Whoever made the base closes it."""
+        self._owner = None
 
     def size(self) -> int:
         return self._base.size()

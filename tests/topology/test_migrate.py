@@ -12,6 +12,8 @@ from millwheel.store.layout import after, row_prefix
 from millwheel.store.row import decode_row
 from tests.topology.changing import Changing, Log
 
+pytestmark = pytest.mark.usefixtures("on_each_store")
+
 
 class Count(mw.Computation):
     """Version 1: a number by word."""
@@ -82,9 +84,10 @@ class World:
     def versions(self) -> dict[str, int]:
         found = {}
         prefix = row_prefix(self.running.driver.numbers["C"])
-        for shard in self.running.store.all_shards[1:]:
-            for key, value in shard.scan(prefix, after(prefix)):
-                found[key[len(prefix) + 8 :].decode()] = decode_row(value).version
+        for shard in self.running.store.shards:
+            with shard.snapshot() as snapshot:
+                for key, value in snapshot.scan(prefix, after(prefix)):
+                    found[key[len(prefix) + 8 :].decode()] = decode_row(value).version
         return found
 
 

@@ -13,6 +13,8 @@ import millwheel as mw
 from millwheel.model.injector import Offset
 from tests.topology.changing import Changing, Log
 
+pytestmark = pytest.mark.usefixtures("on_each_store")
+
 
 class Tell(mw.Computation):
     """Passes on what it gets, with its place in the order of its key."""

@@ -9,6 +9,8 @@ import pytest
 import millwheel as mw
 from tests.topology.changing import Changing, Log
 
+pytestmark = pytest.mark.usefixtures("on_each_store")
+
 
 class World:
     def __init__(self) -> None:
