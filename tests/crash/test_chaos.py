@@ -1,4 +1,4 @@
-"""Everything that can be killed, stopped or filled up on real Spark, for a minute, or ten in nightly mode.
+"""All that can be killed, stopped or filled up on real Spark, for a minute or so, or ten in nightly mode.
 
 ``MILLWHEEL_NIGHTLY=1`` sets the nightly mode. Whatever happens, the output is that of an undisturbed run,
 record for record.
@@ -12,6 +12,7 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +21,65 @@ import pyspark
 import pytest
 
 from millwheel.store.check import check
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.open import open_store
 from tests.crash.victims import Victim, output
+from tests.servers.postgres import Cluster, cluster
+from tests.servers.processes import Unavailable
 
-SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 60
+SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 50
 _WANTED = {"worker killed", "driver killed", "driver taken over"}
+_CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'chaos%'"
 _MOST_DRIVERS = 8  # of one run; then it is left alone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS + 600)]
 
 _SHAPES: list[dict[str, Any]] = [
+    {"compact_below": 0, "target": 0.3, "pace": 0.00001, "shared": True},
     {"compact_below": 0, "target": 0.3},
     {"compact_below": 10**9, "target": 0.2},
     {"compact_below": 2_000, "target": 0.3, "weak": True, "step_budget": 0.05},
     {"compact_below": 0, "target": 0.4, "slots": 2, "master": "local-cluster[2,1,1024]"},
 ]
+"""Of which those that are shared have their store in PostgreSQL, whose server then has mishaps of its own."""
+
+
+@pytest.fixture
+def server() -> Iterator[Cluster | None]:
+    """A PostgreSQL that can be crashed; None where there is none, and those rounds are left out."""
+    try:
+        with cluster() as found:
+            yield found
+    except Unavailable as reason:
+        print(f"no round with PostgreSQL: {reason}")
+        yield None
 
 
 def test_nothing_is_lost_and_nothing_doubled(
-    source: Path, expected: dict[str, Counter[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path,
+    expected: dict[str, Counter[str]],
+    server: Cluster | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", os.path.dirname(pyspark.__file__))
     rng = random.Random(int(os.environ.get("MILLWHEEL_CHAOS_SEED", "1")))
     until = time.monotonic() + SECONDS
     done: Counter[str] = Counter()
     rounds = 0
-    while time.monotonic() < until or not done.keys() >= _WANTED:
-        shape = {**_SHAPES[rounds % len(_SHAPES)], "progress": False}
+    shapes = [shape for shape in _SHAPES if server is not None or not shape.get("shared")]
+    while time.monotonic() < until or rounds < 2 or not done.keys() >= _WANTED:
+        shape = {**shapes[rounds % len(shapes)], "progress": False}
         rounds += 1
         folder = tmp_path / str(rounds)
-        _Round(source, folder, shape, rng, done).run(until)
+        shared = server if shape.pop("shared", False) else None
+        store = str(folder / "store") if shared is None else shared.make_database(f"chaos-{rounds}")
+        # A part of the time belongs to what is shared.
+        share = until if shared is None else min(until, time.monotonic() + SECONDS / 3)
+        _Round(source, folder, shape, rng, done, store, shared).run(share)
         assert output(folder / "out") == expected, f"round {rounds}, {shape}, after {dict(done)}"
-        store = LmdbStore(folder / "store")
-        assert not check(store).problems
-        store.close()
+        opened = open_store(store)
+        assert not check(opened).problems
+        opened.close()
     print(f"{rounds} rounds: {dict(done)}")
 
 
@@ -61,13 +87,22 @@ class _Round:
     """One run from its beginning to its end, through as many drivers as it takes."""
 
     def __init__(
-        self, source: Path, folder: Path, shape: dict[str, Any], rng: random.Random, done: Counter[str]
+        self,
+        source: Path,
+        folder: Path,
+        shape: dict[str, Any],
+        rng: random.Random,
+        done: Counter[str],
+        store: str,
+        server: Cluster | None,
     ) -> None:
         self._source = source
         self._folder = folder
         self._shape = shape
         self._rng = rng
         self._done = done
+        self._store = store
+        self._server = server
         self._stopped: list[Victim] = []
         self._deck: list[str] = []
 
@@ -91,7 +126,7 @@ class _Round:
 
     def _start(self) -> Victim:
         options = {**self._shape, "takeover": bool(self._stopped)}
-        victim = Victim(self._source, self._folder, options)
+        victim = Victim(self._source, self._folder, options, store=self._store)
         while not victim.running.wait(0.2):
             assert victim.process.poll() is None, "".join(victim.errors)
         return victim
@@ -100,6 +135,8 @@ class _Round:
         """What happens next: everything in turns, in an order of its own each time."""
         if not self._deck:
             self._deck += ("worker", "worker", "worker", "executor", "driver", "stop", "disk")
+            if self._server is not None:
+                self._deck += ("cut", "cut", "crash")
             self._rng.shuffle(self._deck)
         return self._deck.pop()
 
@@ -123,10 +160,23 @@ class _Round:
                 if self._fill(victim):
                     return False
                 continue
+            if what in ("cut", "crash"):
+                self._disturb_server(what)
+                continue
             victims = victim.workers() if what == "worker" else _executors(victim)
             if victims:
                 _kill(self._rng.choice(victims))
                 self._done[f"{what} killed"] += 1
+
+    def _disturb_server(self, what: str) -> None:
+        """All its connections are cut, in the middle of whatever; or it crashes, and is there again soon."""
+        assert self._server is not None
+        if what == "cut":
+            self._server.run(_CUT)
+        else:
+            self._server.stop(signal.SIGQUIT)
+            self._server.start()
+        self._done["database " + what] += 1
 
     def _stop(self, victim: Victim) -> None:
         """The driver stands still, with all that it has started; another one takes over."""
