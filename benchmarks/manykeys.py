@@ -1,7 +1,7 @@
 """State of many keys in PostgreSQL: does an epoch that touches 1,000 of them cost more than with few keys?
 
-The rows are loaded straight into the tables, by COPY. Both stores take turns, and on each an epoch on Spark, as
-a user has them, and one in this process alone, without what Spark adds to every epoch, whatever is in it.
+The rows are loaded straight into the tables, by COPY. Both stores take turns, and on each an epoch on Spark,
+as a user has them, and one in this process alone, without what Spark adds to every epoch, whatever is in it.
 
 All pages are in the server's memory. A checkpoint of the server makes the first change of each page dear
 afterwards, as the whole page goes to its log (full_page_writes): no checkpoint falls into the epochs that are
