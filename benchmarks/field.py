@@ -77,9 +77,10 @@ GOALS = {
     "transformWithState": (5.0, 20.0),
     "transformWithState, Pandas": (5.0, 20.0),
     "plain loop": (0.5, 0.5),
-    "plain loop, msgspec": (0.5, 0.5),
 }
 """How many times the other's rate, with few and with many keys; 1 where nothing is named."""
+UNJUDGED = ("plain loop, by window",)
+"""Another program, not another system: how fast this one job can be."""
 
 
 def run(*, quick: bool = False, rounds: int = 3, only: list[str] | None = None) -> dict[str, Any]:
@@ -182,10 +183,10 @@ class _Case:
         for name, part in systems.items():
             if own is None or name == "millwheel":
                 continue
-            goal = GOALS.get(name, (1.0, 1.0))[place]
+            goal = None if name in UNJUDGED else GOALS.get(name, (1.0, 1.0))[place]
             part["millwheel_is"] = round(own / part["records_per_second"], 2)
             part["goal"] = goal
-            part["passed"] = None if quick else part["millwheel_is"] >= goal
+            part["passed"] = None if quick or goal is None else part["millwheel_is"] >= goal
         return {"keys": self.keys, "systems": systems}
 
 

@@ -26,7 +26,7 @@ def _field(result: dict[str, Any]) -> str:
     for case in result["cases"]:
         for name, part in case["systems"].items():
             ratio = part.get("millwheel_is")
-            goal = f"{part['goal']:g}" if ratio else ""
+            goal = f"{part['goal']:g}" if part.get("goal") is not None else ""
             windows = "yes" if part["same_windows"] else "NO"
             rows.append(
                 [
@@ -298,7 +298,7 @@ def _manykeys(result: dict[str, Any]) -> str:
 
 def _balance(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
-        [name, case["off"], case["on"], f"{case['ratio']:.2f}", case["target"] or ""]
+        [name, case["off"], case["on"], f"{case['ratio']:.2f}", str(case["target"] or "")]
         for name, case in result["streams"].items()
     ]
     return markdown(["stream", "balancer off, records/s", "on, records/s", "ratio", "goal"], rows)

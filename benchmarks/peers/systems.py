@@ -92,9 +92,9 @@ def _millwheel(source: data.Input, work: Path, batch: int) -> Commands:
     return [[sys.executable, "-m", module, *places, str(CORES)]]
 
 
-def _plain(parser: str) -> Prepare:
+def _plain(way: str) -> Prepare:
     def prepare(source: data.Input, work: Path, batch: int) -> Commands:
-        places = [os.fspath(source.folder), os.fspath(work / "out"), str(CORES), parser]
+        places = [os.fspath(source.folder), os.fspath(work / "out"), str(CORES), way]
         return [[sys.executable, "-m", "benchmarks.peers.plain", *places]]
 
     return prepare
@@ -167,13 +167,13 @@ SYSTEMS = (
     ),
     System(
         "plain loop",
-        _plain("orjson"),
+        _plain("by key"),
         lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "none: what a crash finds is lost",
     ),
     System(
-        "plain loop, msgspec",
-        _plain("msgspec"),
+        "plain loop, by window",
+        _plain("by window"),
         lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "none: what a crash finds is lost",
     ),

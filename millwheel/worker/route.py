@@ -190,7 +190,7 @@ class Router:
 
 
 _MANY = 8_000  # records that are sent at once: fewer are in the cache as it is
-_SAMPLE = 500
+_SAMPLE = 4_000  # of them, to see whether keys come again
 
 
 def _places(keys: list[Any], table: Sequence[int], nobody: int) -> list[int]:

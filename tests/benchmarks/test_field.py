@@ -19,7 +19,7 @@ def _system(name: str) -> systems.System:
     return next(system for system in systems.SYSTEMS if system.name == name)
 
 
-@pytest.mark.parametrize("name", ["plain loop", "plain loop, msgspec"])
+@pytest.mark.parametrize("name", ["plain loop", "plain loop, by window"])
 def test_the_plain_loop_counts_every_key_in_one_of_its_processes(
     name: str, source: data.Input, tmp_path: Path
 ) -> None:
