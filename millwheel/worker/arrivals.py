@@ -26,7 +26,7 @@ class Arrivals:
     There may be a key for each record, so a key has nothing but a list of positions.
     """
 
-    __slots__ = ("_starts", "digests", "ids", "json", "keys", "streams", "timestamps", "values")
+    __slots__ = ("_starts", "decoded", "digests", "ids", "json", "keys", "streams", "timestamps", "values")
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -35,6 +35,8 @@ class Arrivals:
         self.values: list[Any] = []
         self.json: list[bytes | None] | None = None
         """At the positions of records that are not decoded yet: their JSON."""
+        self.decoded = 0
+        """How many came as values, and not as JSON."""
         self.ids: list[RecordId | None] | None = None
         self.digests: list[bytes | None] | None = None
         """Of the IDs, once `SeenIds` has looked them up."""
@@ -71,6 +73,7 @@ class Arrivals:
         json: list[bytes] | None,
     ) -> None:
         before, count = len(self.keys), len(keys)
+        self.decoded += count if json is None else 0
         self.keys += keys
         self.timestamps += timestamps
         self.streams += [stream] * count
@@ -108,6 +111,11 @@ class Arrivals:
             ids,
             [self.value(i) for i in positions],
         ]
+
+    def only_stream(self) -> str | None:
+        """The stream of all records, where there is but one."""
+        found = set(self.streams)
+        return found.pop() if len(found) == 1 else None
 
     def value(self, position: int) -> Any:
         """A record's value, decoded."""

@@ -232,6 +232,29 @@ class KeyedRun:
         json, ids, digests = arrivals.json, arrivals.ids, arrivals.digests
         new = Record.__new__
         takes_late = self._takes_late
+        only = arrivals.only_stream() or ""
+        lazy = json is not None
+        plain = bool(only) and ids is None and (json is None or not arrivals.decoded)
+        value_at = values.__getitem__ if json is None else json.__getitem__
+        timestamp_at = timestamps.__getitem__
+
+        def run_plain(key: str, piece: list[int]) -> None:
+            """Records of one stream, without IDs: as most are."""
+            for value, timestamp in zip(map(value_at, piece), map(timestamp_at, piece), strict=True):
+                record = new(Record)  # its constructor would set what most hooks do not ask for
+                if lazy:
+                    record._json = value
+                else:
+                    record.value = value
+                record.key = key
+                record.stream = only
+                record.timestamp = timestamp
+                if timestamp < before:
+                    record.late = True
+                    if not takes_late(record):
+                        continue
+                context.hand = record
+                hook(record)
 
         def run_records(key: str, mine: list[int]) -> int:
             reached = 0
@@ -242,10 +265,13 @@ class KeyedRun:
                 piece = mine if whole else mine[reached : reached + budget.left]
                 reached += len(piece)
                 budget.left -= len(piece)
+                if plain:
+                    run_plain(key, piece)
+                    continue
                 if digests is not None:
                     piece = self._without_duplicates(digests, streams, piece)
                 for position in piece:
-                    record = new(Record)  # its constructor would set what most hooks do not ask for
+                    record = new(Record)
                     if json is None:
                         record.value = values[position]
                     else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from millwheel.worker.route import Router
 from millwheel.worker.step import Worker
 from tests.computations import Hooks, hooks, single, values
 from tests.conftest import MakeHarness
+from tests.store.driving import contents, run_to_the_end, take
 
 
 class Gather(mw.Computation):
@@ -167,3 +170,31 @@ def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() 
                 assert state is not None
                 found[key_text(key[11:])] = unpack(state)["got"]
     assert found == sent
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["without IDs", "with IDs"])
+@pytest.mark.parametrize("streams", [("in", "in"), ("in", "also")], ids=["one stream", "two streams"])
+def test_lines_of_json_and_values_meet_in_one_step(
+    streams: tuple[str, str], ids: bool, tmp_path: Path
+) -> None:
+    lines = [{"time": n, "k": f"k{n % 3}", "n": n, "id": n} for n in range(30)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    values = [mw.Record(value={"k": f"k{n % 3}", "n": 100 + n}, timestamp=n) for n in range(30)]
+    p = mw.Pipeline("p")
+    files = mw.injectors.Files(tmp_path / "*.jsonl", timestamp="time", id="id" if ids else None)
+    p.inject(streams[0], files)
+    p.inject(streams[1], mw.injectors.Records(values))
+    p.add(Gather(), inputs=dict.fromkeys(streams, mw.by("k")))
+    store = MemoryStore(2)
+    run_to_the_end(*take(p, store))
+    found: dict[str, list[int]] = {}
+    for shard in store.shards:
+        for key, row in contents(shard).items():
+            if key[:1] == b"R":
+                state = decode_row(row).state
+                assert state is not None
+                found[key_text(key[11:])] = [value["n"] for value in unpack(state)["got"]]
+    assert sorted(found) == ["k0", "k1", "k2"]
+    for index, got in enumerate(found[key] for key in sorted(found)):
+        assert [n for n in got if n < 100] == list(range(index, 30, 3))
+        assert [n for n in got if n >= 100] == list(range(100 + index, 130, 3))
