@@ -365,7 +365,7 @@ class _Attempt:
             p: min((watermarks[variant(s, p)] for s in graph.senders(name)), default=MAX_TIME)
             for p in (EXACT, *graph.percentiles)
         }
-        reached[EXACT] = min(reached[EXACT], self._held_elsewhere(name))
+        reached[EXACT] = min(reached[EXACT], self._held(name))
         now_at = max(reached[graph.nodes[name].watermark], before)
         mine = range(self._interval.first, self._interval.last)
         for edge in worker._edges[name]:
@@ -432,18 +432,21 @@ class _Attempt:
             self._router.send(stream, columns, name)
         return {name: report.low, **report.percentiles}
 
-    def _held_elsewhere(self, name: str) -> int:
-        """The oldest hold that chained producers have in other intervals.
+    def _held(self, name: str) -> int:
+        """The oldest hold that chained producers had before this epoch, in whatever interval.
 
-        Their low watermarks for this epoch are not known here, but at the end of an epoch a hold is
-        all that can keep one behind its input: timers that were due have fired.
+        Their low watermarks for this epoch are not known here but for this interval's, and at the end of an
+        epoch a hold is all that can keep one behind its input: timers that were due have fired. A hold that
+        is released meanwhile, here, still counts: others do not know of it, and no interval is to be ahead.
+        Where there are no others, it does not count.
         """
-        graph = self._worker.graph
+        graph, plan = self._worker.graph, self._plan
         oldest = MAX_TIME
+        alone = len(plan.intervals[self._level - 1]) == 1
         for sender in graph.senders(name):
-            if graph.level_of.get(sender) == self._level and not self._plan.drain:
-                for first, hold in self._plan.holds.get(sender, {}).items():
-                    if first != self._interval.first:
+            if graph.level_of.get(sender) == self._level and not plan.drain:
+                for first, hold in plan.holds.get(sender, {}).items():
+                    if not alone or first != self._interval.first:
                         oldest = min(oldest, hold)
         return oldest
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.store.memory import MemoryStore
+from tests.spark.sources import Feed
+from tests.store.driving import take
 
 COMMANDS = st.one_of(
     st.tuples(st.just("hold"), st.integers(0, 40), st.sampled_from(["", "t"])),
@@ -95,3 +99,50 @@ def test_low_watermarks_are_those_of_the_model(calls: list[Any], seed: int, slot
     h.drain()
     assert h.status().low_watermarks == {"Holder": mw.MAX_TIME, "Down": mw.MAX_TIME}
     assert h.status().unreleased_holds == len(model.holds)
+
+
+class _Sees(mw.Computation):
+    """Tells of every low watermark that it sees."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.produce("seen", self.low_watermark)
+        self.set_timer("t", 10)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self.produce("seen", self.low_watermark)
+
+
+class _Passes(Holder):
+    """Does as it is told, and passes on that it was told."""
+
+    def process_record(self, record: mw.Record) -> None:
+        super().process_record(record)
+        self.produce("out", None)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_a_hold_that_is_released_lets_no_interval_run_ahead_and_fall_back(slots: int) -> None:
+    """A chained consumer in the interval of the hold knows at once that it is gone, the others do not."""
+    keys = [f"key-{number}" for number in range(8)]
+    epochs = [
+        [(key, 0, [["hold", 5, ""]] if key == keys[0] else []) for key in keys],
+        [(keys[0], 1, [])],
+        [(keys[0], 20, [["release", ""]])],
+        *[[(key, 20, []) for key in keys]] * 3,
+    ]
+    records = [mw.Record(key=k, timestamp=t, value=value) for epoch in epochs for k, t, value in epoch]
+    p = mw.Pipeline("released")
+    p.inject("in", feed := Feed({"only": records}, opened=0))
+    p.add(_Passes(), inputs={"in": mw.by_key}, outputs=["out"])
+    p.add(_Sees(), inputs={"out": mw.by_key}, outputs=["seen"])
+    p.sink("seen", out := mw.sinks.Collect())
+    driver, executor = take(p, MemoryStore(8), slots=slots)
+    for epoch in epochs:
+        feed.opened += len(epoch)
+        plan = driver.next_plan()
+        assert plan is not None
+        driver.run(plan, executor)
+    for key in keys:
+        seen = [record.value for record in out.records if record.key == key]
+        assert seen == sorted(seen), f"{key}: the low watermark went back"
+        assert seen[-1] == 20
