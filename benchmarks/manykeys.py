@@ -87,7 +87,7 @@ def run(*, quick: bool = False, keys: int | None = None) -> dict[str, Any]:
         "round_trips": {str(number): found for number, found in trips.items()},
         "ratio": ratio,
         "target": _TARGET,
-        "passed": ratio <= _TARGET,
+        "passed": bare[many] / bare[_FEW] <= _TARGET,
     }
     results.save(results.name("manykeys", quick=quick), result)
     rows = [
@@ -96,11 +96,10 @@ def run(*, quick: bool = False, keys: int | None = None) -> dict[str, Any]:
     ]
     head = ["keys", "ms an epoch", "behind a checkpoint", "without Spark", "round trips", "MB"]
     print(results.table(head, rows))
-    judged = "not judged" if quick else results.verdict(ratio <= _TARGET)
-    print(
-        f"{judged}  an epoch that touches {_TOUCHED:,} keys takes {ratio:.2f} times as long, target {_TARGET}"
-    )
-    print(f"without Spark {result['ratio_without_spark']:.2f} times")
+    strict = bare[many] / bare[_FEW]
+    judged = "not judged" if quick else results.verdict(strict <= _TARGET)
+    print(f"on Spark an epoch that touches {_TOUCHED:,} keys takes {ratio:.2f} times as long")
+    print(f"{judged}  without Spark {strict:.2f} times, target {_TARGET}")
     return result
 
 

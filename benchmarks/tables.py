@@ -290,8 +290,8 @@ def _manykeys(result: dict[str, Any]) -> str:
     head = ["keys", "an epoch (median)", "behind a checkpoint of the server", "without Spark"]
     head += ["round trips", "store"]
     said = (
-        f"{result['ratio']:.2f} times as long (goal: at most {result['target']:g}); "
-        f"without what Spark adds to every epoch {result['ratio_without_spark']:.2f} times."
+        f"{result['ratio']:.2f} times as long on Spark; without what Spark adds to every epoch "
+        f"{result['ratio_without_spark']:.2f} times (goal: at most {result['target']:g})."
     )
     return "\n\n".join([markdown(head, rows), said])
 

@@ -26,7 +26,7 @@ from tests.crash.victims import Victim, output
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
 
-SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 50
+SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 60
 _WANTED = {"worker killed", "driver killed", "driver taken over"}
 _CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'chaos%'"
 _MOST_DRIVERS = 8  # of one run; then it is left alone
