@@ -35,6 +35,7 @@ _STATEMENT = 8 << 20  # bytes of rows in one statement: a server copies them mor
 _PAGE = 8 << 20  # bytes of rows in one answer
 _FIRST_ROWS = 256  # of a scan: most end early
 _MOST_ROWS = 1 << 16
+_MERGES = 150_000  # the first version of a server that knows MERGE
 _WRITER = (
     "SELECT pg_advisory_xact_lock($1, $2), set_config('idle_in_transaction_session_timeout', '30s', true)"
 )
@@ -66,13 +67,23 @@ class _Queries:
             f"WITH ORDINALITY AS r (start, stop, most, number) CROSS JOIN LATERAL ({inner}) AS p"
         )
         self.delete = f"DELETE FROM {table} WHERE key = ANY($1)"
-        self.put = (
-            f"INSERT INTO {table} (key, value) SELECT * FROM unnest($1::bytea[], $2::bytea[]) "
-            "ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value"
+        given = "unnest($1::bytea[], $2::bytea[])"
+        self.add = f"INSERT INTO {table} (key, value) SELECT * FROM {given}"
+        self.upsert = f"{self.add} ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value"
+        # A shard has one writer at a time, so nothing comes between the look and the change; the other
+        # way locks each row before it changes it, which is written to the server's log too.
+        self.merge = (
+            f"MERGE INTO {table} AS known USING {given} AS given (key, value) ON known.key = given.key "
+            "WHEN MATCHED THEN UPDATE SET value = given.value "
+            "WHEN NOT MATCHED THEN INSERT (key, value) VALUES (given.key, given.value)"
         )
 
 
 _Entries = list[tuple[bytes, bytes]]
+
+
+class _ThereAlready(Exception):
+    """An entry that was taken for a new one is not; nothing is written."""
 
 
 class _Snapshot:
@@ -179,9 +190,27 @@ class PostgresShard:
         last = dict(puts)
         entries = [(key, last[key]) for key in sorted(last)]
         gone = sorted(set(deletes).difference(last))
-        self._sessions.run(lambda session: self._write(session, entries, gone, guard))
+        # An entry without a value, as in the index of timers, says nothing but that it is there: nobody
+        # has a reason to write it twice, and it need not be looked for first.
+        marks = [entry for entry in entries if not entry[1]]
+        others = [entry for entry in entries if entry[1]] if marks else entries
+        try:
+            self._sessions.run(lambda session: self._add(session, others, marks, gone, guard))
+        except _ThereAlready:
+            self._sessions.run(lambda session: self._write(session, entries, [], gone, guard))
 
-    def _write(self, session: Session, puts: _Entries, deletes: list[bytes], guard: Guard | None) -> None:
+    def _add(
+        self, session: Session, puts: _Entries, new: _Entries, deletes: list[bytes], guard: Guard | None
+    ) -> None:
+        try:
+            self._write(session, puts, new, deletes, guard)
+        except psycopg.errors.UniqueViolation:
+            raise _ThereAlready from None
+
+    def _write(
+        self, session: Session, puts: _Entries, new: _Entries, deletes: list[bytes], guard: Guard | None
+    ) -> None:
+        """Deletes, puts what may be there or not, and adds what is ``new``; nothing if that is there."""
         queries = self._queries
 
         def get(key: bytes) -> bytes | None:
@@ -194,9 +223,11 @@ class PostgresShard:
             guard(get)
         if deletes:
             session.send(queries.delete, (ByteArray(deletes),))
-        for chunk in chunks(puts, _STATEMENT):
-            keys, values = zip(*chunk, strict=True)
-            session.send(queries.put, (ByteArray(keys), ByteArray(values)))
+        put = queries.merge if session.version >= _MERGES else queries.upsert
+        for statement, entries in ((put, puts), (queries.add, new)):
+            for chunk in chunks(entries, _STATEMENT):
+                keys, values = zip(*chunk, strict=True)
+                session.send(statement, (ByteArray(keys), ByteArray(values)))
         session.send("COMMIT")
         session.sync()
 

@@ -132,6 +132,8 @@ class Session:
         connection.prepared_max = _STATEMENTS
         connection.adapters.register_dumper(ByteArray, _ByteArrayDumper)
         self._connection = connection
+        self.version = connection.info.server_version
+        """Of the server, as a number: 15.3 is 150003."""
         self._mode = connection.pipeline()
         self._pipeline = self._mode.__enter__()
         self._traffic = traffic

@@ -504,3 +504,11 @@ def _until(condition: Callable[[], bool], patience: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_server_that_knows_no_merge_does_the_same(open_it: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millwheel.store.postgres._MERGES", 10**9)
+    shard = open_it().shards[0]
+    shard.write([(b"a", b"1"), (b"b", b"2")])
+    shard.write([(b"b", b"3"), (b"c", b"4")], [b"a"])
+    assert contents(shard) == {b"b": b"3", b"c": b"4"}

@@ -203,3 +203,22 @@ def test_any_sequence_of_writes_leaves_what_a_dict_would_hold(
         expected = sorted((key, value) for key, value in model.items() if start <= key < stop)
         assert list(snapshot.scan(start, stop)) == expected
     store.close()
+
+
+def test_an_entry_without_a_value_may_be_there_already(store: Store) -> None:
+    shard = store.shards[0]
+    shard.write([(b"a", b""), (b"b", b"1"), (b"c", b"")])
+    shard.write([(b"a", b""), (b"b", b""), (b"c", b"2"), (b"d", b"")])
+    assert contents(shard) == {b"a": b"", b"b": b"", b"c": b"2", b"d": b""}
+
+
+def test_one_that_is_there_already_does_not_get_past_the_guard(store: Store) -> None:
+    shard = store.shards[0]
+    shard.write([(b"a", b"")])
+
+    def refuse(get: Get) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        shard.write([(b"a", b""), (b"b", b"1")], (), refuse)
+    assert contents(shard) == {b"a": b""}
