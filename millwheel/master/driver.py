@@ -92,6 +92,7 @@ class Driver:
         clock: Callable[[], int],
         owner: str,
         target: float = 1.0,
+        longest: float | None = None,
         follow: bool = False,
         due_limit: int = _DUE_LIMIT,
         max_skew: int | None = None,
@@ -103,11 +104,11 @@ class Driver:
     ) -> None:
         self.graph = graph
         self.store = store
-        self.sizer = Sizer(target)
+        self.sizer = Sizer(target, longest)
         self._clock = clock
         self._due_limit = due_limit
         self._max_skew = max_skew
-        self._step_budget = max(_STEP_BUDGET, target) if step_budget is None else step_budget
+        self._step_budget = step_budget
         self._compact_below = compact_below
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
@@ -244,7 +245,7 @@ class Driver:
             holds=self._holds(),
             compact=compact,
             drain=drain,
-            budget=self._step_budget,
+            budget=max(_STEP_BUDGET, self.sizer.aim) if self._step_budget is None else self._step_budget,
             due_limit=self._due_limit,
             weigh=not compact and self._balancer is not None and self._balancer.weighs(time.perf_counter()),
         )

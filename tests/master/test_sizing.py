@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from millwheel.master.sizing import Sizer
 
 
@@ -47,3 +49,46 @@ def test_it_recovers_when_the_machine_does() -> None:
     _run(sizer, 2_000.0, overhead=0.1, epochs=10)
     last = _run(sizer, 200_000.0, overhead=0.1, epochs=20)[-1]
     assert 0.7 < last < 1.4
+
+
+def _pages(sizer: Sizer, epochs: int, pages: int = 60_000) -> float:
+    """Full epochs in which each page of the store that is touched costs much; the seconds of the last."""
+    seconds = 0.0
+    for _ in range(epochs):
+        touched = pages * (1 - math.exp(-sizer.bound / pages))
+        seconds = 0.05 + sizer.bound * 3e-6 + touched * 15e-6
+        sizer.learn(sizer.bound, seconds)
+    return seconds
+
+
+class TestABacklog:
+    def test_epochs_become_longer_where_a_record_becomes_cheaper_by_it(self) -> None:
+        sizer = Sizer(target=1.0, longest=5.0)
+        assert 3 < _pages(sizer, 60) < 6
+        assert sizer.aim >= 4.0
+
+    def test_they_do_not_where_it_costs_the_same(self) -> None:
+        sizer = Sizer(target=1.0, longest=5.0)
+        durations = _run(sizer, 50_000.0, overhead=0.05, epochs=200)
+        assert sorted(durations)[len(durations) // 2] < 1.3
+        assert sum(seconds > 1.5 for seconds in durations) < 30
+
+    def test_a_target_that_was_given_is_kept(self) -> None:
+        sizer = Sizer(target=1.0)
+        assert 0.7 < _pages(sizer, 60) < 1.4
+
+    def test_behind_it_epochs_are_as_short_as_they_were(self) -> None:
+        sizer = Sizer(target=1.0, longest=5.0)
+        _pages(sizer, 60)
+        large = sizer.bound
+        for _ in range(3):
+            sizer.learn(records=1_000, seconds=0.1)
+        assert sizer.aim == 1.0
+        assert sizer.bound < large / 3
+
+    def test_an_epoch_for_timers_alone_does_not_end_it(self) -> None:
+        sizer = Sizer(target=1.0, longest=5.0)
+        _pages(sizer, 60)
+        sizer.learn(records=0, seconds=0.2)
+        _pages(sizer, 1)
+        assert sizer.aim >= 4.0
