@@ -37,12 +37,12 @@ _TARGET = 1.0
 _TARGET_TO_THE_END = 3.0
 """Seconds: nobody waits for the records of a backlog one by one, and a larger epoch costs less for each."""
 _LONGEST = 5.0
-"""Seconds, while there is a backlog and longer epochs make a record cheaper: see `Sizer`."""
+"""Seconds, while there is a backlog: see `Sizer`."""
 
 _OPTIONS = {
     "slots": "in how many pieces the key space is worked on at once (default: Spark's parallelism)",
-    "target": "seconds that a full epoch is to take (default: 1; 3 for a run that ends by itself; up to 5 "
-    "where that makes the records of a backlog cheaper)",
+    "target": "seconds that a full epoch is to take (default: 1, with a backlog up to 5; 3 for a run that "
+    "ends by itself)",
     "due_limit": "keys with due timers that an interval takes up in one epoch (default: 100,000)",
     "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1, or target)",
     "compact_below": "epochs of at most so many records run in one task (default: 4,000)",

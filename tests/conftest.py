@@ -30,11 +30,13 @@ MakeHarness = Callable[[mw.Pipeline], mw.testing.Harness]
 def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MakeHarness:
     """Makes a harness; the test runs under several seeds, layouts and stores, which must not matter.
 
-    Nor must it matter how many records are many, which are sent by tablet.
+    Nor must it matter how many records are many, which are sent by tablet, and how often a key must come for
+    its records to be sent together.
     """
     seed, slots, store, many = request.param
     if many is not None:
         monkeypatch.setattr("millwheel.worker.route._MANY", many)
+        monkeypatch.setattr("millwheel.worker.route._OFTEN", 1 if many > 1 else 8)
     if store == "postgres":
         stores = iter(request.getfixturevalue("emptied_stores"))
         monkeypatch.setattr("millwheel.testing.harness.MemoryStore", lambda shards: Undoing(next(stores)))

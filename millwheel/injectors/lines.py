@@ -143,12 +143,19 @@ class Reader:
         return next(csv.reader([line]), [])
 
     def _batch(self, text: bytes, header: list[str], fields: Collection[str] | None) -> RecordBatch:
-        lines = [line for line in text.split(b"\n") if line and not line.isspace()]
-        batch = None
-        if self._form == "jsonl":
-            if fields is not None and _is_plain(text):
-                batch = self._fast_fields(lines, fields)
-            batch = batch or self._fast(lines)
+        lines = text.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        wanted = fields if self._form == "jsonl" and _is_plain(text) else None
+        batch = None if wanted is None else self._fast_fields(lines, wanted)
+        if batch is not None:
+            return batch  # as a rule: an empty line, which is no record, is no JSON either
+        count = len(lines)
+        lines = [line for line in lines if line and not line.isspace()]
+        if wanted is not None and len(lines) < count:
+            batch = self._fast_fields(lines, wanted)
+        if batch is None and self._form == "jsonl":
+            batch = self._fast(lines)
         elif self._form == "csv":
             batch = self._fast_csv(lines, header)
         if batch is not None:
@@ -272,7 +279,7 @@ class Reader:
 
 def _is_plain(text: bytes) -> bool:
     """Whether every text in it is surely one: what nobody decodes yet must not fail when a hook does."""
-    if b"\\ud" in text or b"\\uD" in text:  # perhaps half a character
+    if b"\\" in text and (b"\\ud" in text or b"\\uD" in text):  # perhaps half a character
         return False
     if text.isascii():
         return True

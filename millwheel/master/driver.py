@@ -299,7 +299,8 @@ class Driver:
         self._commit(plan, reports)
         moments.append(time.perf_counter())
         records = sum(report.records_in for report in reports)
-        self.sizer.learn(records, moments[-1] - moments[0])
+        waiting = sum(self.sources.lag().values()) if records >= self.sizer.bound // 2 else 0
+        self.sizer.learn(records, moments[-1] - moments[0], waiting)
         if self.observer is not None:
             self.observer.epoch(plan, reports, moments)
         if self._balancer is not None:

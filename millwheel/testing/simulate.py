@@ -245,6 +245,8 @@ class _Lows:
 class _Sizes:
     """Epochs of any size: the bound is another one each time that it is looked at."""
 
+    aim = 1.0
+
     def __init__(self, world: World, *, chaotic: bool) -> None:
         self._world = world
         self._chaotic = chaotic
@@ -253,7 +255,7 @@ class _Sizes:
     def bound(self) -> int:
         return self._world.random.randrange(1, 40) if self._chaotic else 50
 
-    def learn(self, records: int, seconds: float) -> None:
+    def learn(self, records: int, seconds: float, waiting: int) -> None:
         """Time means nothing here."""
 
 

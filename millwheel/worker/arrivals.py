@@ -26,7 +26,19 @@ class Arrivals:
     There may be a key for each record, so a key has nothing but a list of positions.
     """
 
-    __slots__ = ("_starts", "decoded", "digests", "ids", "json", "keys", "streams", "timestamps", "values")
+    __slots__ = (
+        "_names",
+        "_runs",
+        "_starts",
+        "decoded",
+        "digests",
+        "ids",
+        "json",
+        "keys",
+        "streams",
+        "timestamps",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -41,6 +53,9 @@ class Arrivals:
         self.digests: list[bytes | None] | None = None
         """Of the IDs, once `SeenIds` has looked them up."""
         self._starts: dict[int, int] = {}
+        self._names: set[str] = set()
+        self._runs: list[tuple[int, list[int]]] = []
+        """Where a section begins in which each key's records are together, and how many each key has."""
 
     def begin(self, tablet: int) -> None:
         """What is added from here on is for one tablet, until the next begins."""
@@ -56,6 +71,8 @@ class Arrivals:
 
     def add_section(self, section: Section, stream: str) -> None:
         """Adds what another task sent."""
+        if section.counts is not None:
+            self._runs.append((len(self.keys), section.counts))
         self._add(section.keys, section.timestamps, stream, section.ids, section.values(), section.json)
 
     def add_local(self, columns: Columns, stream: str) -> None:
@@ -73,6 +90,8 @@ class Arrivals:
         json: list[bytes] | None,
     ) -> None:
         before, count = len(self.keys), len(keys)
+        if count:
+            self._names.add(stream)
         self.decoded += count if json is None else 0
         self.keys += keys
         self.timestamps += timestamps
@@ -114,8 +133,7 @@ class Arrivals:
 
     def only_stream(self) -> str | None:
         """The stream of all records, where there is but one."""
-        found = set(self.streams)
-        return found.pop() if len(found) == 1 else None
+        return next(iter(self._names)) if len(self._names) == 1 else None
 
     def value(self, position: int) -> Any:
         """A record's value, decoded."""
@@ -125,6 +143,14 @@ class Arrivals:
     def by_key(self, part: range) -> dict[str, list[int]]:
         """The positions of each key's records among these, in order."""
         positions: defaultdict[str, list[int]] = defaultdict(list)
+        runs = [(start, counts) for start, counts in self._runs if part.start <= start < part.stop]
+        if runs and sum(sum(counts) for _, counts in runs) == len(part):
+            for start, counts in runs:
+                for count in counts:
+                    end = start + count
+                    positions[self.keys[start]] += range(start, end)
+                    start = end
+            return positions
         keys = self.keys if len(part) == len(self.keys) else self.keys[part.start : part.stop]
         deque(map(list.append, map(positions.__getitem__, keys), part), maxlen=0)  # a loop without a line
         return positions

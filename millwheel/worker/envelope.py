@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, NamedTuple, cast
 
 from millwheel.model.codec import pack, pack_plain, unpack
@@ -33,6 +34,8 @@ class Columns(NamedTuple):
     """Where every value came as a line of JSON: the lines."""
     fields: dict[str, list[Any]] | None = None
     """By name: a field of each value, read without decoding the rest."""
+    counts: list[int] | None = None
+    """Where the records are in order of their keys: how many each key has. Then ``keys`` has each once."""
 
     def packed_values(self) -> bytes:
         """The values as one MessagePack array."""
@@ -41,14 +44,9 @@ class Columns(NamedTuple):
     def dealt(self, places: Sequence[int], count: int) -> list[Columns]:
         """The records by place, of which there are so many; those with a higher place are for nobody."""
 
-        def deal(column: Sequence[Any] | None) -> list[Any]:
-            if column is None:
-                return [None] * count
-            dealt: list[list[Any]] = [[] for _ in range(count + 1)]
-            into(map(list.append, map(dealt.__getitem__, places), column))  # no line of Python for a record
-            return dealt[:count]
+        def deal(column: Sequence[Any] | None) -> Sequence[Any]:
+            return [None] * count if column is None else _dealt(column, places, count)
 
-        into = deque[None](maxlen=0).extend
         return [
             Columns(keys, timestamps, values, ids, self.packed, json)
             for keys, timestamps, values, ids, json in zip(
@@ -61,12 +59,49 @@ class Columns(NamedTuple):
             )
         ]
 
+    def by_key(self, numbers: Mapping[str, int], tablets: Sequence[list[str]]) -> list[Columns]:
+        """The records of each tablet, key by key. The keys are numbered; a higher number is for nobody."""
+        places = list(map(numbers.__getitem__, self.keys))
+        order = [[numbers[key] for key in keys] for keys in tablets]
+
+        def deal(column: Sequence[Any] | None) -> list[Any]:
+            if column is None:
+                return [None] * len(order)
+            of_key = _dealt(column, places, sum(map(len, order))).__getitem__
+            return [list(map(of_key, mine)) for mine in order]
+
+        def flat(parts: list[Any]) -> list[Any]:
+            return [None if part is None else list(chain.from_iterable(part)) for part in parts]
+
+        timestamps = deal(self.timestamps)
+        counts = [list(map(len, part)) for part in timestamps]
+        return [
+            Columns(keys, times, values, ids, self.packed, json, None, counted)
+            for keys, times, values, ids, json, counted in zip(
+                tablets,
+                flat(timestamps),
+                flat(deal(self.values)) if self.json is None else [[]] * len(order),
+                flat(deal(self.ids)),
+                flat(deal(self.json)),
+                counts,
+                strict=True,
+            )
+        ]
+
     def objects(self) -> list[Any]:
         """The values themselves; a copy where they are packed."""
         if self.fields is not None:
             assert self.json is not None
             return list(map(decode_json, self.json))
         return cast(list[Any], unpack(array_of(self.values))) if self.packed else self.values
+
+
+def _dealt(column: Sequence[Any], places: Sequence[int], count: int) -> list[list[Any]]:
+    dealt: list[list[Any]] = [[] for _ in range(count + 1)]
+    deque(
+        map(list.append, map(dealt.__getitem__, places), column), maxlen=0
+    )  # no line of Python for a record
+    return dealt[:count]
 
 
 def array_of(packed: Sequence[bytes]) -> bytes:
@@ -100,6 +135,8 @@ class Section(NamedTuple):
     ids: list[RecordId | None] | None
     packed: bytes | None
     json: list[bytes] | None
+    counts: list[int] | None = None
+    """Where the records are in order of their keys: how many each key has, one key after the other."""
 
     def values(self) -> list[Any] | None:
         """The values, anew at each call."""
@@ -129,16 +166,21 @@ def pack_section(edge: int, interval: int, tablet: int | None, columns: Columns)
     json = columns.json
     values = columns.packed_values() if json is None else b"\n".join(json)
     times = array("q", columns.timestamps).tobytes()
-    return pack_plain([edge, interval, tablet, columns.keys, times, columns.ids, json is not None, values])
+    return pack_plain(
+        [edge, interval, tablet, columns.keys, times, columns.ids, json is not None, values, columns.counts]
+    )
 
 
 def unpack_section(data: bytes) -> Section:
     """The inverse of `pack_section`."""
-    edge, interval, tablet, keys, timestamps, ids, is_json, values = unpack(data)
+    edge, interval, tablet, keys, timestamps, ids, is_json, values, *more = unpack(data)
+    counts = more[0] if more else None  # a checkpoint of an earlier version has none
+    if counts is not None:
+        keys = list(chain.from_iterable(map(repeat, keys, counts)))
     times = _numbers("q", timestamps)
     if is_json:
-        return Section(edge, interval, tablet, keys, times, ids, None, values.split(b"\n"))
-    return Section(edge, interval, tablet, keys, times, ids, values, None)
+        return Section(edge, interval, tablet, keys, times, ids, None, values.split(b"\n"), counts)
+    return Section(edge, interval, tablet, keys, times, ids, values, None, counts)
 
 
 class Batch(NamedTuple):

@@ -174,13 +174,13 @@ class Router:
         table = self._plan.tables[edge.level - 1]
         columns = columns._replace(keys=keys)
         if len(keys) >= _MANY:
-            for tablet, mine in enumerate(columns.dealt(_places(keys, range(TABLETS), TABLETS), TABLETS)):
+            for tablet, mine in enumerate(_by_tablet(columns)):
                 self._section(edge, table[tablet], tablet, mine)
         elif len(intervals) == 1 and SKIP not in keys:
             self._section(edge, 0, None, columns)
         else:
             count = len(intervals)
-            for index, mine in enumerate(columns.dealt(_places(keys, table, count), count)):
+            for index, mine in enumerate(columns.dealt(_places(keys, _distinct(keys), table, count), count)):
                 self._section(edge, index, None, mine)
 
     def _section(self, edge: Edge, index: int, tablet: int | None, columns: Columns) -> None:
@@ -191,14 +191,30 @@ class Router:
 
 _MANY = 8_000  # records that are sent at once: fewer are in the cache as it is
 _SAMPLE = 4_000  # of them, to see whether keys come again
+_OFTEN = 8  # records of a key: with fewer, a list for each of them costs more than it spares
 
 
-def _places(keys: list[Any], table: Sequence[int], nobody: int) -> list[int]:
+def _by_tablet(columns: Columns) -> list[Columns]:
+    """The records of each tablet; key by key, where keys come so often that naming each once spares work."""
+    keys: list[Any] = columns.keys
+    distinct = _distinct(keys)
+    if distinct is None or len(distinct) * _OFTEN > len(keys):
+        return columns.dealt(_places(keys, distinct, range(TABLETS), TABLETS), TABLETS)
+    distinct.pop(SKIP, None)
+    tablets: list[list[str]] = [[] for _ in range(TABLETS)]
+    for key, tablet in zip(distinct, tablets_of(list(distinct)), strict=True):
+        tablets[tablet].append(key)
+    numbers: dict[Any, int] = {key: number for number, key in enumerate(distinct)}
+    numbers[SKIP] = len(distinct)
+    return columns.by_key(numbers, tablets)
+
+
+def _places(
+    keys: list[Any], distinct: dict[Any, None] | None, table: Sequence[int], nobody: int
+) -> list[int]:
     """The place of each record, from a table that has that of each tablet; what is skipped has nobody's."""
-    sample = keys[:_SAMPLE]
-    if len(set(sample)) * 2 > len(sample) and set(map(type, keys)) == {str}:  # few of them come again
+    if distinct is None:
         return [table[tablet] for tablet in tablets_of(keys)]
-    distinct = dict.fromkeys(keys)
     skipped = distinct.pop(SKIP, nobody) is None
     places: dict[Any, int] = {
         key: table[tablet] for key, tablet in zip(distinct, tablets_of(list(distinct)), strict=True)
@@ -206,6 +222,14 @@ def _places(keys: list[Any], table: Sequence[int], nobody: int) -> list[int]:
     if skipped:
         places[SKIP] = nobody
     return list(map(places.__getitem__, keys))
+
+
+def _distinct(keys: list[Any]) -> dict[Any, None] | None:
+    """Each key once; None where few of them come again, and none is skipped."""
+    sample = keys[:_SAMPLE]
+    if len(set(sample)) * 2 > len(sample) and set(map(type, keys)) == {str}:
+        return None
+    return dict.fromkeys(keys)
 
 
 # More than the intervals of a level and the levels of a graph, so that no two shards of a sink meet.

@@ -34,7 +34,11 @@ def value(n: int) -> dict[str, Any]:
 class Small(Sizer):
     """Epochs stay small, however fast they are: there are to be many moments to be killed at."""
 
-    def learn(self, records: int, seconds: float) -> None:
+    def __init__(self, target: float, longest: float | None) -> None:
+        super().__init__(target, longest)
+        self.bound = PER_EPOCH
+
+    def learn(self, records: int, seconds: float, waiting: int = 0) -> None:
         self.bound = PER_EPOCH
 
 
@@ -99,7 +103,7 @@ def sinks(config: dict[str, Any]) -> Iterator[mw.Sink]:
 def main() -> None:
     """Runs until its input is closed, unless it is killed."""
     config = json.loads(sys.argv[1])
-    master.Sizer = lambda target: Small(target, PER_EPOCH)  # type: ignore[attr-defined, assignment, misc]
+    master.Sizer = Small  # type: ignore[attr-defined, misc]
     spark = local_session()
     p = mw.Pipeline("victim")
     names = []

@@ -50,7 +50,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             raise psycopg.OperationalError("cut off before the answer came")
 
     def refused(self: Session, query: str, parameters: object = ()) -> object:
-        if query.startswith("INSERT") and _in_a_driver() and chance.random() < 0.02:
+        if query.startswith(("MERGE", "INSERT")) and _in_a_driver() and chance.random() < 0.02:
             happened["refused"] += 1
             query = (
                 "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize'; END $$"

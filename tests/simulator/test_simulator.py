@@ -35,6 +35,7 @@ def test_every_schedule_ends_as_the_undisturbed_run(
 ) -> None:
     if part:
         monkeypatch.setattr("millwheel.worker.route._MANY", 4)
+        monkeypatch.setattr("millwheel.worker.route._OFTEN", 2)
     share = _SCHEDULES // len(_CASES) // _PARTS
     happened = simulate(
         make,  # type: ignore[arg-type]

@@ -56,10 +56,12 @@ class Log(Injector):
 class Bounds:
     """Epochs of few records, so that there are many."""
 
+    aim = 1.0
+
     def __init__(self, bound: int) -> None:
         self.bound = bound
 
-    def learn(self, records: int, seconds: float) -> None:
+    def learn(self, records: int, seconds: float, waiting: int) -> None:
         """Time means nothing here."""
 
 
