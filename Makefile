@@ -21,7 +21,7 @@ demo: setup ## Find what is unusual in a generated stream of search queries.
 	@$(BIN)/millwheel demo
 
 test: setup lint ## Run every test.
-	@$(BIN)/pytest $(TESTS)
+	@$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
 
 lint: $(STAMP) ## Check format, style and types.
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

@@ -190,6 +190,10 @@ def _nexmark(result: dict[str, Any]) -> str:
 
 
 def _cache(result: dict[str, Any]) -> str:
+    return "\n\n".join(_cache_job(title, job, result["target"]) for title, job in result["jobs"].items())
+
+
+def _cache_job(title: str, job: dict[str, Any], target: float) -> str:
     rows: list[list[object]] = [
         [
             f"{part['megabytes']} MB",
@@ -198,14 +202,14 @@ def _cache(result: dict[str, Any]) -> str:
             f"{part['total']:.1f} s",
             f"{part['hit_rate']:.0%}",
         ]
-        for part in result["sizes"]
+        for part in job["sizes"]
     ]
     said = (
-        f"The cache saves {result['saved_of_the_database']:.0%} of the database's CPU (goal: 50%) and "
-        f"{result['saved_of_all']:.0%} of all."
+        f"{title[0].upper()}{title[1:]}: the cache saves {job['saved_of_the_database']:.0%} of the "
+        f"database's CPU (goal: {target:.0%}) and {job['saved_of_all']:.0%} of all."
     )
     head = ["cache", "CPU of the worker", "of the database", "together", "rows from the cache"]
-    return "\n\n".join([markdown(head, rows), said])
+    return "\n\n".join([said, markdown(head, rows)])
 
 
 def _timers(result: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 
 import millwheel as mw
 
+_DAWDLE = 120.0  # seconds: on a busy machine Spark takes its time to see that a task is slow
+
 
 class Windower(mw.Computation):
     """Counts a query per second and region."""
@@ -40,7 +42,7 @@ class Windower(mw.Computation):
             self.produce("windows", value, timestamp=timer.timestamp - 1)
 
     def _dawdle(self) -> None:
-        """Sleeps once in all, so that Spark starts a second attempt at the task, which leaves a file."""
+        """Sleeps once in all, until Spark has started a second attempt at the task, which leaves a file."""
         from pyspark import TaskContext
 
         again = Path(f"{self.dawdles}-again")
@@ -56,7 +58,9 @@ class Windower(mw.Computation):
             Path(self.dawdles).touch(exist_ok=False)
         except FileExistsError:
             return
-        time.sleep(6)
+        end = time.monotonic() + _DAWDLE
+        while not again.exists() and time.monotonic() < end:
+            time.sleep(0.1)
 
 
 class Regions(mw.Computation):
