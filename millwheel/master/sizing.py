@@ -35,7 +35,7 @@ class Sizer:
         full = records >= self.bound // 2
         if full and waiting >= _BACKLOG * self.bound:
             self._turn_to(min(_LONGER * self.aim, self._longest))
-        elif waiting < self.bound and self.aim > self._target:
+        elif records and waiting < self.bound and self.aim > self._target:  # not one for timers alone
             self._turn_to(max(self.aim / _LONGER, self._target))
         if not full and seconds < self.aim:
             return

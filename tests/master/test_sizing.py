@@ -80,3 +80,10 @@ class TestABacklog:
             sizer.learn(records=1_000, seconds=0.1)
         assert sizer.aim == 1.0
         assert sizer.bound < large / 4
+
+    def test_an_epoch_for_timers_alone_does_not_end_it(self) -> None:
+        sizer = Sizer(target=1.0, longest=5.0)
+        for _ in range(20):
+            sizer.learn(sizer.bound, 0.1 + sizer.bound / 50_000, waiting=10_000_000)
+        sizer.learn(records=0, seconds=0.3)
+        assert sizer.aim == 5.0

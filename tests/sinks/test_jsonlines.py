@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.errors import FencedError
+from millwheel.sinks.jsonlines import _line, _lines
 from millwheel.sinks.segments import Segments
 from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
@@ -426,3 +427,19 @@ def test_a_driver_that_wakes_up_after_it_was_taken_over_adds_nothing_twice(tmp_p
         old._sync()
     new.close()
     assert (tmp_path / "part-0000000001.jsonl").read_bytes() == b"one\ntwo\nthree\n"
+
+
+_SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()
+_FLAT = st.lists(_SCALARS) | st.lists(st.dictionaries(st.text(), _SCALARS))
+_DEEP = st.lists(st.recursive(_SCALARS | st.binary(), st.lists) | st.dictionaries(st.text(), st.binary()))
+
+
+@given(_FLAT | _DEEP)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_lines_say_the_same_whichever_way_they_are_written(values: list[Any]) -> None:
+    keys = [f"k{n}" for n in range(len(values))]
+    written = _lines(keys, list(range(len(values))), values)
+    lines = [json.loads(line) for line in written.split(b"\n") if line]
+    one_by_one = b"".join(map(_line, keys, range(len(values)), values)).split(b"\n")
+    assert lines == [json.loads(line) for line in one_by_one if line]
+    assert written.endswith(b"\n") or not written
