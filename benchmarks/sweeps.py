@@ -2,7 +2,7 @@
 
 One computation that counts, on records that a generator makes; one of the four changes at a time. Each
 point is a run on a new store, of which the first fifth (with many keys: as long as new keys come) is not
-counted. A full run takes about 20 minutes; a point that has not ended after four is cut there
+counted. A full run takes about ten minutes; a point that has not ended after four is cut there
 (after fifteen, with a million keys or more).
 """
 
