@@ -158,6 +158,7 @@ def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() 
         by_interval.setdefault(section.interval, []).append(section)
     assert len(by_interval) == len(plan.intervals[0]) == 2
     assert {section.tablet is None for found in by_interval.values() for section in found} == {True, False}
+    assert {section.counts is None for found in by_interval.values() for section in found} == {True, False}
     worker = Worker(graph, driver.numbers, store)
     for index, sections in by_interval.items():
         worker.step(plan, 1, index, {"@in": 0}, sections)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import millwheel as mw
 from millwheel.master.sizing import Sizer
+from millwheel.store.memory import MemoryStore
+from tests.store.driving import run_to_the_end, take
 
 
 def _run(sizer: Sizer, rate: float, overhead: float, epochs: int) -> list[float]:
@@ -87,3 +90,29 @@ class TestABacklog:
             sizer.learn(sizer.bound, 0.1 + sizer.bound / 50_000, waiting=10_000_000)
         sizer.learn(records=0, seconds=0.3)
         assert sizer.aim == 5.0
+
+
+class _Heard(Sizer):
+    """Epochs of twenty records, and what was said of those that wait."""
+
+    def __init__(self) -> None:
+        super().__init__(target=1.0)
+        self.bound = 20
+        self.waiting: list[int] = []
+
+    def learn(self, records: int, seconds: float, waiting: int = 0) -> None:
+        self.waiting.append(waiting)
+
+
+def test_a_driver_tells_how_much_waits_behind_a_full_epoch() -> None:
+    p = mw.Pipeline("p")
+    p.inject("in", mw.injectors.Generator(_record, count=100))
+    p.add(mw.Computation(), name="C", inputs={"in": mw.by_key})
+    driver, executor = take(p, MemoryStore(1))
+    heard = driver.sizer = _Heard()
+    run_to_the_end(driver, executor)
+    assert heard.waiting[:5] == [80, 60, 40, 20, 0]
+
+
+def _record(number: int) -> mw.Record:
+    return mw.Record(number, number, key="k")

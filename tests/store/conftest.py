@@ -10,6 +10,9 @@ from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryStore
 from millwheel.store.open import open_store
+from millwheel.store.postgres import PostgresStore
+
+Open = Callable[..., PostgresStore]
 
 # A busy machine is no reason for a property to fail.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,3 +44,17 @@ def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Calla
 @pytest.fixture
 def store(make_store: Callable[..., Store]) -> Store:
     return make_store()
+
+
+@pytest.fixture
+def open_it(schema_url: str) -> Iterator[Open]:
+    """Opens handles of one store, as processes would; all are closed behind the test."""
+    opened: list[PostgresStore] = []
+
+    def open_one(url: str = schema_url, **options: int) -> PostgresStore:
+        opened.append(PostgresStore(url, **options))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,23 +22,8 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.store.sessions import Session
 from tests.servers.postgres import PASSWORD, Cluster, cluster
 from tests.servers.proxy import Moment, Proxy, proxy
+from tests.store.conftest import Open
 from tests.store.driving import contents
-
-Open = Callable[..., PostgresStore]
-
-
-@pytest.fixture
-def open_it(schema_url: str) -> Iterator[Open]:
-    """Opens handles of one store, as processes would; all are closed behind the test."""
-    opened: list[PostgresStore] = []
-
-    def open_one(url: str = schema_url, **options: int) -> PostgresStore:
-        opened.append(PostgresStore(url, **options))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
 
 
 @pytest.fixture
@@ -400,28 +384,6 @@ class TestPrefetch:
             assert store.traffic.waits - before == 2
 
 
-def test_a_write_ends_however_little_the_network_takes_at_once(open_it: Open) -> None:
-    store = open_it()
-    session = store._sessions.take()
-    with socket.socket(fileno=os.dup(session._connection.fileno())) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    store._sessions.give(session)
-    entries = {b"%d" % i: os.urandom(1_500_000) for i in range(7)}  # the last statement is a large one too
-    store.shards[0].write(list(entries.items()))
-    assert contents(store.shards[0]) == entries
-
-
-def test_a_value_of_100_megabytes_is_taken_and_replaced(open_it: Open) -> None:
-    shard = open_it().shards[0]
-    value = os.urandom(1_000_000) * 100
-    shard.write([(b"large", value), (b"small", b"1")])
-    with shard.snapshot() as snapshot:
-        assert snapshot.get(b"large") == value
-        assert [len(found) for _, found in snapshot.scan(b"a", b"z")] == [len(value), 1]
-    shard.write([(b"large", b"")])
-    assert contents(shard) == {b"large": b"", b"small": b"1"}
-
-
 def test_a_reading_that_has_ended_keeps_no_row_alive(open_it: Open, schema_url: str) -> None:
     store = open_it()
     horizon = "SELECT count(backend_xmin) FROM pg_stat_activity WHERE pid = ANY('{%s}')"
@@ -504,11 +466,3 @@ def _until(condition: Callable[[], bool], patience: float = 60) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def test_a_server_that_knows_no_merge_does_the_same(open_it: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.store.postgres._MERGES", 10**9)
-    shard = open_it().shards[0]
-    shard.write([(b"a", b"1"), (b"b", b"2")])
-    shard.write([(b"b", b"3"), (b"c", b"4")], [b"a"])
-    assert contents(shard) == {b"b": b"3", b"c": b"4"}
