@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from millwheel.worker.tablets import WATERMARK_TIMERS
 _ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
 
 _SMALLEST_SHARE = 200  # records: below that, a range costs more to open than to read
+_LITTLE = 32  # a part of a task's share in so many: so much too much or too little is left as it is
 
 
 class Poll(NamedTuple):
@@ -71,8 +72,9 @@ def choose_ranges(
 ) -> list[Range]:
     """Takes a share of the partitions that have something, about ``bound`` records in all.
 
-    A range of more than ``unsplit`` records is cut, so that one big partition uses every task. The
-    pieces of a partition go to tasks in order: receivers keep the order of tasks, hence of its records.
+    More than ``unsplit`` records are dealt out evenly, so that all tasks end at about the same time, and
+    one big partition uses every task. The pieces of a partition go to tasks in order: receivers keep the
+    order of tasks, hence of its records.
     """
     ready = {source.name: _ready(source, polled[source.name], partitions[source.name]) for source in sources}
     # Who catches up gets twice the share of the others, so that it does even where they never rest.
@@ -103,8 +105,7 @@ def choose_ranges(
     for source, name, start, stop, size in chosen:
         state = partitions[source.name][name]
         watermark = source.injector.low_watermark(name, stop)
-        for begin, end, weight in _pieces(source.injector, name, start, stop, size, total // tasks + 1):
-            task = min(done * tasks // max(total, 1), tasks - 1)
+        for begin, end, task, weight in _pieces(source.injector, name, start, stop, size, done, total, tasks):
             done += weight
             last = end == stop
             mark = watermark if last else MIN_TIME
@@ -171,17 +172,22 @@ def _newest(injector: Injector, name: str, state: Partition) -> int:
 
 
 def _pieces(
-    injector: Injector, name: str, start: Offset, stop: Offset, size: int, piece: int
-) -> list[tuple[Offset, Offset, int]]:
-    if size <= piece:
-        return [(start, stop, max(size, 1))]
-    pieces = []
+    injector: Injector, name: str, start: Offset, stop: Offset, size: int, done: int, total: int, tasks: int
+) -> Iterator[tuple[Offset, Offset, int, int]]:
+    """A range cut where the share of a task ends: begin, end, task and size of each piece.
+
+    ``done`` of the ``total`` records are dealt out already. A little too much for a task is not cut off: a
+    piece costs something to open.
+    """
+    little = max(total // tasks // _LITTLE, _SMALLEST_SHARE)
     while start != stop:
-        end = injector.bound(name, start, stop, piece)
-        weight = max(injector.size(name, start, end), 1)
-        pieces.append((start, end, weight))
-        start = end
-    return pieces
+        task = min((done + little) * tasks // total, tasks - 1)
+        room = total * (task + 1) // tasks - done
+        whole = task == tasks - 1 or size <= room + little
+        end = stop if whole else injector.bound(name, start, stop, room)
+        weight = size if end == stop else max(injector.size(name, start, end), 1)
+        yield start, end, task, weight
+        start, done, size = end, done + weight, max(size - weight, 1)
 
 
 def due_everywhere(marks: Mapping[str, SourceMark], authority: WatermarkAuthority) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import shutil
 import threading
 import time
 import uuid
@@ -19,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from millwheel.errors import EngineError
 from millwheel.model.graph import Graph
+from millwheel.spark.parcels import Parcels
 from millwheel.spark.tasks import InjectTask, LevelTask, Shipment, WholeTask, ship, slot_of
 from millwheel.store.base import Store
 from millwheel.worker.envelope import Frame
@@ -49,7 +51,8 @@ class SparkExecutor:
         self._broadcast = context.broadcast(ship(graph, numbers, store.address, cache))
         self._shipment = Shipment(uuid.uuid4().hex, self._broadcast)
         self._bases: dict[int, RDD[int]] = {}
-        self._cleaner = _ShuffleCleaner(context)
+        self._parcels = Parcels(context)
+        self._cleaner = _Cleaner(context)
 
     def execute(self, plan: Plan) -> list[Frame]:
         """Runs one epoch; tries again where Spark gave up, as long as that may help."""
@@ -95,18 +98,19 @@ class SparkExecutor:
         data = plan.to_bytes()
         if plan.compact or not self._depth:
             return self._base(1).mapPartitions(WholeTask(self._shipment, data)).collect()
+        folder = self._parcels.folder(plan.epoch)
         rdd: RDD[Any] = self._base(plan.tasks or plan.slots)
         if plan.tasks:
-            rdd = rdd.mapPartitionsWithIndex(InjectTask(self._shipment, data))
+            rdd = rdd.mapPartitionsWithIndex(InjectTask(self._shipment, data, folder))
         for level in range(1, self._depth + 1):
             if level > 1 or plan.tasks:
                 rdd = rdd.partitionBy(plan.slots, slot_of)
-            task = LevelTask(self._shipment, data, level, level == self._depth)
+            task = LevelTask(self._shipment, data, level, level == self._depth, folder)
             rdd = rdd.mapPartitionsWithIndex(task)
         try:
             return rdd.collect()
         finally:
-            self._cleaner.clean(rdd)
+            self._cleaner.clean(rdd, folder)
 
     def _base(self, partitions: int) -> RDD[int]:
         """An RDD with so many partitions and next to nothing in them, made once."""
@@ -117,34 +121,38 @@ class SparkExecutor:
     def close(self) -> None:
         """Gives back what Spark holds for this pipeline."""
         self._cleaner.close()
+        self._parcels.close()
         try:
             self._broadcast.destroy()
         except Exception:  # Spark may be gone already; then so is the broadcast
             logger.debug("the broadcast of a topology could not be destroyed", exc_info=True)
 
 
-class _ShuffleCleaner:
-    """Drops the shuffle files of finished epochs, beside the epochs and not within them.
+class _Cleaner:
+    """Drops the shuffle files and the frames of finished epochs, beside the epochs and not within them.
 
-    Spark would keep them until the JVM of the driver collects garbage, every half hour by default.
+    Spark would keep its own until the JVM of the driver collects garbage, every half hour by default.
     """
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._queue: queue.SimpleQueue[RDD[Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[RDD[Any], str | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="millwheel-shuffles", daemon=True)
         self._thread.start()
 
-    def clean(self, rdd: RDD[Any]) -> None:
-        """Drops the shuffles that an RDD was made of, soon."""
-        self._queue.put(rdd)
+    def clean(self, rdd: RDD[Any], folder: str | None) -> None:
+        """Drops the shuffles that an RDD was made of, and a folder of frames, soon."""
+        self._queue.put((rdd, folder))
 
     def close(self) -> None:
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (rdd := self._queue.get()) is not None:
+        while (found := self._queue.get()) is not None:
+            rdd, folder = found
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             try:
                 self._drop(rdd)
             except Exception:  # a Spark that is shutting down; its files go with it

@@ -22,11 +22,11 @@ from pyspark.cloudpickle import dumps as cloud_dumps
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.model import codec
 from millwheel.model.graph import Graph
+from millwheel.spark.parcels import Parcel, receive, send
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbShard
 from millwheel.store.open import open_store, place_of
 from millwheel.worker.cache import Cache
-from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle
 from millwheel.worker.tasks import inject, run_epoch, run_level
@@ -146,13 +146,14 @@ class InjectTask:
 
     shipment: Shipment
     plan: bytes
+    folder: str | None
+    """For large frames, where the next stage sees the same disk."""
 
-    def __call__(self, index: int, items: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+    def __call__(self, index: int, items: Iterable[Any]) -> Iterator[tuple[int, Parcel]]:
         _drain(items)
         with _no_collection():
             frames = inject(_worker(self.shipment), Plan.from_bytes(self.plan), index, dumps)
-        for slot, frame in enumerate(frames):
-            yield slot, frame.to_bytes()
+        yield from send(frames, self.folder)
 
 
 @dataclass
@@ -163,9 +164,10 @@ class LevelTask:
     plan: bytes
     level: int
     last: bool
+    folder: str | None
 
-    def __call__(self, index: int, items: Iterable[tuple[int, bytes]]) -> Iterator[Any]:
-        received = [Frame.from_bytes(item[1]) for item in items if isinstance(item, tuple)]
+    def __call__(self, index: int, items: Iterable[Any]) -> Iterator[Any]:
+        received = receive(items)
         plan = Plan.from_bytes(self.plan)
         worker = _worker(self.shipment)
         with _no_collection():
@@ -175,8 +177,7 @@ class LevelTask:
         if self.last:
             yield frames[index].to_bytes()
             return
-        for slot, frame in enumerate(frames):
-            yield slot, frame.to_bytes()
+        yield from send(frames, self.folder)
 
 
 _LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is given up as lost

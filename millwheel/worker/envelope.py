@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, NamedTuple, cast
@@ -36,6 +36,8 @@ class Columns(NamedTuple):
     """By name: a field of each value, read without decoding the rest."""
     counts: list[int] | None = None
     """Where the records are in order of their keys: how many each key has. Then ``keys`` has each once."""
+    times: bytes | None = None
+    """The timestamps as they travel, where they are needed for nothing else; there are no others then."""
 
     def packed_values(self) -> bytes:
         """The values as one MessagePack array."""
@@ -55,35 +57,6 @@ class Columns(NamedTuple):
                 deal(self.values) if self.json is None else [[]] * count,
                 deal(self.ids),
                 deal(self.json),
-                strict=True,
-            )
-        ]
-
-    def by_key(self, numbers: Mapping[str, int], tablets: Sequence[list[str]]) -> list[Columns]:
-        """The records of each tablet, key by key. The keys are numbered; a higher number is for nobody."""
-        places = list(map(numbers.__getitem__, self.keys))
-        order = [[numbers[key] for key in keys] for keys in tablets]
-
-        def deal(column: Sequence[Any] | None) -> list[Any]:
-            if column is None:
-                return [None] * len(order)
-            of_key = _dealt(column, places, sum(map(len, order))).__getitem__
-            return [list(map(of_key, mine)) for mine in order]
-
-        def flat(parts: list[Any]) -> list[Any]:
-            return [None if part is None else list(chain.from_iterable(part)) for part in parts]
-
-        timestamps = deal(self.timestamps)
-        counts = [list(map(len, part)) for part in timestamps]
-        return [
-            Columns(keys, times, values, ids, self.packed, json, None, counted)
-            for keys, times, values, ids, json, counted in zip(
-                tablets,
-                flat(timestamps),
-                flat(deal(self.values)) if self.json is None else [[]] * len(order),
-                flat(deal(self.ids)),
-                flat(deal(self.json)),
-                counts,
                 strict=True,
             )
         ]
@@ -165,7 +138,7 @@ def pack_section(edge: int, interval: int, tablet: int | None, columns: Columns)
     """A section's bytes."""
     json = columns.json
     values = columns.packed_values() if json is None else b"\n".join(json)
-    times = array("q", columns.timestamps).tobytes()
+    times = array("q", columns.timestamps).tobytes() if columns.times is None else columns.times
     return pack_plain(
         [edge, interval, tablet, columns.keys, times, columns.ids, json is not None, values, columns.counts]
     )

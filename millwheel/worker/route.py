@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, cast
 
 from millwheel.errors import UserCodeError, shorten
@@ -196,17 +197,29 @@ _OFTEN = 8  # records of a key: with fewer, a list for each of them costs more t
 
 def _by_tablet(columns: Columns) -> list[Columns]:
     """The records of each tablet; key by key, where keys come so often that naming each once spares work."""
+    from millwheel.worker.dealing import Dealt  # with NumPy, which small epochs do without
+
     keys: list[Any] = columns.keys
     distinct = _distinct(keys)
     if distinct is None or len(distinct) * _OFTEN > len(keys):
-        return columns.dealt(_places(keys, distinct, range(TABLETS), TABLETS), TABLETS)
+        dealt = Dealt(columns, _places(keys, distinct, range(TABLETS), TABLETS), TABLETS)
+        sorted_keys = dealt.keys()
+        return [dealt.cut(t, t + 1, sorted_keys[dealt.span(t, t + 1)]) for t in range(TABLETS)]
     distinct.pop(SKIP, None)
-    tablets: list[list[str]] = [[] for _ in range(TABLETS)]
-    for key, tablet in zip(distinct, tablets_of(list(distinct)), strict=True):
-        tablets[tablet].append(key)
-    numbers: dict[Any, int] = {key: number for number, key in enumerate(distinct)}
-    numbers[SKIP] = len(distinct)
-    return columns.by_key(numbers, tablets)
+    names = list(distinct)
+    by_tablet: list[list[str]] = [[] for _ in range(TABLETS)]
+    for key, tablet in zip(names, tablets_of(names), strict=True):
+        by_tablet[tablet].append(key)
+    numbers: dict[Any, int] = {key: number for number, key in enumerate(chain.from_iterable(by_tablet))}
+    numbers[SKIP] = len(names)
+    dealt = Dealt(columns, map(numbers.__getitem__, keys), len(names))
+    found = []
+    first = 0
+    for mine in by_tablet:
+        last = first + len(mine)
+        found.append(dealt.cut(first, last, mine, dealt.sizes(first, last)))
+        first = last
+    return found
 
 
 def _places(
