@@ -135,7 +135,7 @@ def picture(name: str, url: str, *, width: int, height: int | None, dark: bool, 
     finally:
         driver.quit()
     path = PICTURES / f"{name}.png"
-    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(path).convert("RGB").save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
 
 
