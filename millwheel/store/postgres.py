@@ -16,14 +16,15 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import psycopg
 
 from millwheel.errors import StoreError
 from millwheel.model.secrets import without_secrets
-from millwheel.store.base import Guard, Range, Shard, SnapshotLost, Store
+from millwheel.store.base import Guard, Shard, Store
+from millwheel.store.marks import Bundler, Entries, Removal, index_part, is_mark, refuse_bundles
+from millwheel.store.reading import PostgresSnapshot, Queries, arrays, groups_of, look_up
 from millwheel.store.schema import About, make, quoted, read_about, tables
 from millwheel.store.sessions import ByteArray, Session, Sessions, Traffic, chunks
 
@@ -32,150 +33,31 @@ _PATIENCE = 60.0  # seconds that a server may be away: a restart, or the promoti
 _FIRST_PATIENCE = 5.0  # before the first connection: as a rule the URL is wrong
 _TAKEOVER = 10.0  # seconds until a connection that was ended must be gone
 _STATEMENT = 8 << 20  # bytes of rows in one statement: a server copies them more than once
-_PAGE = 8 << 20  # bytes of rows in one answer
-_FIRST_ROWS = 256  # of a scan: most end early
-_MOST_ROWS = 1 << 16
 _MERGES = 150_000  # the first version of a server that knows MERGE
 _WRITER = (
     "SELECT pg_advisory_xact_lock($1, $2), set_config('idle_in_transaction_session_timeout', '30s', true)"
 )
 # A process that is stopped inside a write, and never goes on, must not keep the shard from its new owner.
 
-# Up to $3 entries of a range, but no more once they have passed the bytes of a page.
-_READ_PAGE = """
-    SELECT key, value FROM (
-        SELECT key, value, coalesce(
-            sum(octet_length(value)) OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0
-        ) AS before
-        FROM (
-            SELECT key, value FROM {table} WHERE key >= {start} AND key < {stop} ORDER BY key LIMIT {rows}
-        ) AS entries
-    ) AS sized WHERE before < {bytes}
-"""
-
-
-class _Queries:
-    """The statements of one table."""
-
-    def __init__(self, table: str) -> None:
-        self.get = f"SELECT value FROM {table} WHERE key = $1"
-        self.get_each = f"SELECT key, value FROM {table} WHERE key = ANY($1)"
-        self.page = _READ_PAGE.format(table=table, start="$1", stop="$2", rows="$3::int8", bytes=_PAGE)
-        inner = _READ_PAGE.format(table=table, start="r.start", stop="r.stop", rows="r.most", bytes=_PAGE)
-        self.pages = (
-            "SELECT r.number, p.key, p.value FROM unnest($1::bytea[], $2::bytea[], $3::int8[]) "
-            f"WITH ORDINALITY AS r (start, stop, most, number) CROSS JOIN LATERAL ({inner}) AS p"
-        )
-        self.delete = f"DELETE FROM {table} WHERE key = ANY($1)"
-        given = "unnest($1::bytea[], $2::bytea[])"
-        self.add = f"INSERT INTO {table} (key, value) SELECT * FROM {given}"
-        self.upsert = f"{self.add} ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value"
-        # A shard has one writer at a time, so nothing comes between the look and the change; the other
-        # way locks each row before it changes it, which is written to the server's log too.
-        self.merge = (
-            f"MERGE INTO {table} AS known USING {given} AS given (key, value) ON known.key = given.key "
-            "WHEN MATCHED THEN UPDATE SET value = given.value "
-            "WHEN NOT MATCHED THEN INSERT (key, value) VALUES (given.key, given.value)"
-        )
-
-
-_Entries = list[tuple[bytes, bytes]]
-
 
 class _ThereAlready(Exception):
     """An entry that was taken for a new one is not; nothing is written."""
 
 
-class _Snapshot:
-    """A transaction that reads, begun with its first statement."""
-
-    def __init__(self, sessions: Sessions, queries: _Queries) -> None:
-        self._sessions = sessions
-        self._queries = queries
-        self._session: Session | None = None
-        self._ahead: dict[tuple[bytes, bytes], tuple[_Entries, bool]] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        ahead = self._ahead.get((key, key + b"\x00"))
-        if ahead is not None:
-            return ahead[0][0][1] if ahead[0] else None
-        found = self._rows(self._queries.get, (key,))
-        return found[0][0] if found else None
-
-    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        if not keys:
-            return []
-        found = dict(self._rows(self._queries.get_each, (ByteArray(keys),)))
-        return list(map(found.get, keys))
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        entries, complete = self._ahead.get((start, stop), ([], False))
-        yield from entries
-        most = max(_FIRST_ROWS, 4 * len(entries))
-        while not complete:
-            if entries:
-                start = entries[-1][0] + b"\x00"
-            entries = self._rows(self._queries.page, (start, stop, most))
-            complete = _is_last(entries, most)
-            yield from entries
-            most = min(4 * most, _MOST_ROWS)
-
-    def prefetch(self, ranges: Sequence[Range]) -> None:
-        if not ranges:
-            return
-        starts, stops, most = zip(*ranges, strict=True)
-        found: list[_Entries] = [[] for _ in ranges]
-        for number, key, value in self._rows(
-            self._queries.pages, (ByteArray(starts), ByteArray(stops), list(most))
-        ):
-            found[number - 1].append((key, value))
-        for start, stop, limit, entries in zip(starts, stops, most, found, strict=True):
-            entries.sort()
-            self._ahead[start, stop] = (entries, _is_last(entries, limit))
-
-    def _rows(self, query: str, parameters: Sequence[Any]) -> list[Any]:
-        if self._session is None:
-            self._session, found = self._sessions.hold(lambda session: _begin(session, query, parameters))
-            return found
-        try:
-            return self._session.rows(query, parameters)
-        except psycopg.Error as error:
-            self._session.close()
-            raise SnapshotLost(str(self._sessions.explained(error))) from None
-
-    def close(self) -> None:
-        """Ends the transaction, without waiting for it."""
-        session, self._session = self._session, None
-        if session is not None:
-            try:
-                session.send("COMMIT")
-            except psycopg.Error:
-                session.close()
-            else:
-                self._sessions.give(session)
-
-
-def _begin(session: Session, query: str, parameters: Sequence[Any]) -> list[Any]:
-    session.send("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    return session.rows(query, parameters)
-
-
-def _is_last(entries: _Entries, most: int) -> bool:
-    """Whether a page ends because there is no more."""
-    return len(entries) < most and sum(len(value) for _, value in entries) < _PAGE
-
-
 class PostgresShard:
-    """One table."""
+    """One table; with a bundler, the marks of its timer index are packed."""
 
-    def __init__(self, sessions: Sessions, table: str, lock: tuple[int, int]) -> None:
+    def __init__(
+        self, sessions: Sessions, table: str, lock: tuple[int, int], bundler: Bundler | None = None
+    ) -> None:
         self._sessions = sessions
-        self._queries = _Queries(table)
+        self._queries = Queries(table, bundled=bundler is not None)
         self._lock = lock
+        self._bundler = bundler
 
     @contextmanager
-    def snapshot(self) -> Iterator[_Snapshot]:
-        snapshot = _Snapshot(self._sessions, self._queries)
+    def snapshot(self) -> Iterator[PostgresSnapshot]:
+        snapshot = PostgresSnapshot(self._sessions, self._queries)
         try:
             yield snapshot
         finally:
@@ -188,39 +70,65 @@ class PostgresShard:
         guard: Guard | None = None,
     ) -> None:
         last = dict(puts)
-        entries = [(key, last[key]) for key in sorted(last)]
+        keys = sorted(last)
         gone = sorted(set(deletes).difference(last))
         # An entry without a value, as in the index of timers, says nothing but that it is there: nobody
         # has a reason to write it twice, and it need not be looked for first.
-        marks = [entry for entry in entries if not entry[1]]
-        others = [entry for entry in entries if entry[1]] if marks else entries
+        empty = [key for key in keys if not last[key]]
+        others = [(key, last[key]) for key in keys if last[key]]
+        removal = Removal()
+        bundles: Entries = []
+        if self._bundler is not None:
+            refuse_bundles(keys)
+            refuse_bundles(gone)
+            part, valued = index_part(gone), [key for key in keys[index_part(keys)] if last[key]]
+            removal = Removal(gone[part] + list(filter(is_mark, valued)))
+            del gone[part]
+            part = index_part(empty)
+            bundles = self._bundler.pack(empty[part])
+            del empty[part]
+        new = [(key, b"") for key in empty] + bundles
         try:
-            self._sessions.run(lambda session: self._add(session, others, marks, gone, guard))
+            self._sessions.run(lambda session: self._add(session, others, new, gone, removal, guard))
         except _ThereAlready:
-            self._sessions.run(lambda session: self._write(session, entries, [], gone, guard))
+            entries = others + new
+            self._sessions.run(lambda session: self._write(session, entries, [], gone, removal, guard))
 
     def _add(
-        self, session: Session, puts: _Entries, new: _Entries, deletes: list[bytes], guard: Guard | None
+        self,
+        session: Session,
+        puts: Entries,
+        new: Entries,
+        deletes: list[bytes],
+        removal: Removal,
+        guard: Guard | None,
     ) -> None:
         try:
-            self._write(session, puts, new, deletes, guard)
+            self._write(session, puts, new, deletes, removal, guard)
         except psycopg.errors.UniqueViolation:
             raise _ThereAlready from None
 
     def _write(
-        self, session: Session, puts: _Entries, new: _Entries, deletes: list[bytes], guard: Guard | None
+        self,
+        session: Session,
+        puts: Entries,
+        new: Entries,
+        deletes: list[bytes],
+        removal: Removal,
+        guard: Guard | None,
     ) -> None:
         """Deletes, puts what may be there or not, and adds what is ``new``; nothing if that is there."""
         queries = self._queries
-
-        def get(key: bytes) -> bytes | None:
-            found = session.rows(queries.get, (key,))
-            return found[0][0] if found else None
-
         session.send("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         session.send(_WRITER, self._lock)
+        # Where the marks stand that go: it comes with what the guard asks for.
+        groups, ranges = removal.bundles(), removal.rows()
+        bundles = session.send(queries.bundles, groups_of(groups)) if groups else None
+        rows = session.send(queries.rows, arrays(ranges)) if ranges else None
         if guard is not None:
-            guard(get)
+            guard(lambda key: look_up(session.rows, queries, [key]).get(key))
+        more, cut = removal.changes(session.answer(bundles), session.answer(rows))
+        deletes, puts = deletes + more, puts + cut
         if deletes:
             session.send(queries.delete, (ByteArray(deletes),))
         put = queries.merge if session.version >= _MERGES else queries.upsert
@@ -260,7 +168,9 @@ class PostgresStore(Store):
         self.address = f"{self._url}{separator}schema={quote(self._schema)}{own}&id={self._about.identity}"
         self._tables = [f"{quoted(self._schema)}.{table}" for table in tables(self._about.shards)]
         found = [
-            PostgresShard(self._sessions, table, (self._about.lock, number))
+            PostgresShard(
+                self._sessions, table, (self._about.lock, number), Bundler() if number > 1 else None
+            )
             for number, table in enumerate(self._tables, start=1)
         ]
         self.journal: Shard = found[0]

@@ -174,6 +174,14 @@ class Session:
         self.sync()
         return cursor.fetchall()
 
+    def answer(self, cursor: RawCursor[TupleRow] | None) -> list[Any]:
+        """The rows of a statement that was sent, if one was; waits for them, unless somebody has since."""
+        if cursor is None:
+            return []
+        if cursor.pgresult is None:
+            self.sync()
+        return cursor.fetchall()
+
     def sync(self) -> None:
         """Waits for everything that was sent."""
         self._traffic.waits += 1
