@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -26,7 +27,7 @@ from millwheel.store.base import Guard, Shard, Store
 from millwheel.store.marks import Bundler, Entries, Removal, index_part, is_mark, refuse_bundles
 from millwheel.store.reading import PostgresSnapshot, Queries, arrays, groups_of, look_up
 from millwheel.store.schema import About, make, quoted, read_about, tables
-from millwheel.store.sessions import ByteArray, Session, Sessions, Traffic, chunks
+from millwheel.store.sessions import ByteArray, PlaceArray, Session, Sessions, Traffic, chunks
 
 DEFAULT_SCHEMA = "millwheel"
 _PATIENCE = 60.0  # seconds that a server may be away: a restart, or the promotion of a standby
@@ -40,8 +41,27 @@ _WRITER = (
 # A process that is stopped inside a write, and never goes on, must not keep the shard from its new owner.
 
 
-class _ThereAlready(Exception):
-    """An entry that was taken for a new one is not; nothing is written."""
+class _Otherwise(Exception):
+    """The table is not as it was taken to be; nothing is written."""
+
+
+@dataclass
+class _Changes:
+    """What a write does, in this order."""
+
+    deletes: list[bytes]
+    removal: Removal
+    """Of marks: which rows it takes is known when their bundles are."""
+    placed: list[tuple[bytes, bytes, bytes]]
+    """Rows that were read, and where they stood then: with new values."""
+    puts: Entries
+    new: Entries
+    """What is taken not to be there."""
+
+    def looked_for(self) -> _Changes:
+        """The same, with nothing taken for granted."""
+        rows = [(key, value) for key, value, _ in self.placed]
+        return _Changes(self.deletes, self.removal, [], rows + self.puts + self.new, [])
 
 
 class PostgresShard:
@@ -54,10 +74,11 @@ class PostgresShard:
         self._queries = Queries(table, bundled=bundler is not None)
         self._lock = lock
         self._bundler = bundler
+        self._places: dict[bytes, bytes] = {}
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSnapshot]:
-        snapshot = PostgresSnapshot(self._sessions, self._queries)
+        snapshot = PostgresSnapshot(self._sessions, self._queries, self._places)
         try:
             yield snapshot
         finally:
@@ -69,13 +90,20 @@ class PostgresShard:
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
     ) -> None:
-        last = dict(puts)
+        changes = self._changes(dict(puts), set(deletes))
+        self._places = {}
+        try:
+            self._sessions.run(lambda session: self._attempt(session, changes, guard))
+        except _Otherwise:
+            changes = changes.looked_for()
+            self._sessions.run(lambda session: self._write(session, changes, guard))
+
+    def _changes(self, last: dict[bytes, bytes], deletes: set[bytes]) -> _Changes:
         keys = sorted(last)
-        gone = sorted(set(deletes).difference(last))
+        gone = sorted(deletes.difference(last))
         # An entry without a value, as in the index of timers, says nothing but that it is there: nobody
         # has a reason to write it twice, and it need not be looked for first.
         empty = [key for key in keys if not last[key]]
-        others = [(key, last[key]) for key in keys if last[key]]
         removal = Removal()
         bundles: Entries = []
         if self._bundler is not None:
@@ -87,38 +115,20 @@ class PostgresShard:
             part = index_part(empty)
             bundles = self._bundler.pack(empty[part])
             del empty[part]
-        new = [(key, b"") for key in empty] + bundles
-        try:
-            self._sessions.run(lambda session: self._add(session, others, new, gone, removal, guard))
-        except _ThereAlready:
-            entries = others + new
-            self._sessions.run(lambda session: self._write(session, entries, [], gone, removal, guard))
+        places = self._places
+        placed = [(key, last[key], places[key]) for key in keys if key in places and last[key]]
+        others = [(key, last[key]) for key in keys if key not in places and last[key]]
+        return _Changes(gone, removal, placed, others, [(key, b"") for key in empty] + bundles)
 
-    def _add(
-        self,
-        session: Session,
-        puts: Entries,
-        new: Entries,
-        deletes: list[bytes],
-        removal: Removal,
-        guard: Guard | None,
-    ) -> None:
+    def _attempt(self, session: Session, changes: _Changes, guard: Guard | None) -> None:
         try:
-            self._write(session, puts, new, deletes, removal, guard)
-        except psycopg.errors.UniqueViolation:
-            raise _ThereAlready from None
+            self._write(session, changes, guard)
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DivisionByZero):
+            raise _Otherwise from None
 
-    def _write(
-        self,
-        session: Session,
-        puts: Entries,
-        new: Entries,
-        deletes: list[bytes],
-        removal: Removal,
-        guard: Guard | None,
-    ) -> None:
-        """Deletes, puts what may be there or not, and adds what is ``new``; nothing if that is there."""
-        queries = self._queries
+    def _write(self, session: Session, changes: _Changes, guard: Guard | None) -> None:
+        """All of it, or nothing where something is not as it was taken to be."""
+        queries, removal = self._queries, changes.removal
         session.send("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         session.send(_WRITER, self._lock)
         # Where the marks stand that go: it comes with what the guard asks for.
@@ -128,13 +138,16 @@ class PostgresShard:
         if guard is not None:
             guard(lambda key: look_up(session.rows, queries, [key]).get(key))
         more, cut = removal.changes(session.answer(bundles), session.answer(rows))
-        deletes, puts = deletes + more, puts + cut
-        if deletes:
-            session.send(queries.delete, (ByteArray(deletes),))
+        if changes.deletes or more:
+            session.send(queries.delete, (ByteArray(changes.deletes + more),))
+        for chunk in chunks(changes.placed, _STATEMENT):
+            keys, values, places = zip(*chunk, strict=True)
+            given = (ByteArray(keys), ByteArray(values), PlaceArray(places), len(keys))
+            session.send(queries.replace, given)
         put = queries.merge if session.version >= _MERGES else queries.upsert
-        for statement, entries in ((put, puts), (queries.add, new)):
-            for chunk in chunks(entries, _STATEMENT):
-                keys, values = zip(*chunk, strict=True)
+        for statement, entries in ((put, changes.puts + cut), (queries.add, changes.new)):
+            for part in chunks(entries, _STATEMENT):
+                keys, values = zip(*part, strict=True)
                 session.send(statement, (ByteArray(keys), ByteArray(values)))
         session.send("COMMIT")
         session.sync()

@@ -25,6 +25,8 @@ from millwheel.store.sessions import ByteArray, Session, Sessions
 _PAGE = 8 << 20  # bytes of rows in one answer
 _FIRST_ROWS = 256  # of a scan: most end early
 _MOST_ROWS = 1 << 16
+_ROWS = (b"R", b"S")  # where the rows of keys are
+_MOST_PLACES = 200_000  # of rows that were read since the last write
 
 _KIND = 5  # bytes: a group without its time
 _BEHIND = f"'\\x{'ff' * BUNDLE_KEY}'::bytea"  # behind all bundles that begin with something
@@ -75,6 +77,7 @@ class Queries:
         self.bundled = bundled
         each = {"table": table, "start": "r.start", "stop": "r.stop", "rows": "r.most"}
         self.get_each = f"SELECT key, value FROM {table} WHERE key = ANY($1)"
+        self.get_placed = f"SELECT key, value, ctid FROM {table} WHERE key = ANY($1)"
         self.page = _READ_PAGE.format(table=table, start="$1", stop="$2", rows="$3::int8")
         self.pages = _of_each("r.number, ", 1, _READ_PAGE.format(**each))
         self.both = f"{self.pages} UNION ALL {_of_each('-r.number, ', 4, _READ_BUNDLES.format(**each))}"
@@ -90,6 +93,14 @@ class Queries:
             f"MERGE INTO {table} AS known USING {given} AS given (key, value) ON known.key = given.key "
             "WHEN MATCHED THEN UPDATE SET value = given.value "
             "WHEN NOT MATCHED THEN INSERT (key, value) VALUES (given.key, given.value)"
+        )
+        # A row that was read a moment ago is where it was, unless it was written since: then its key is not
+        # found there, and the division fails, and with it the write.
+        self.replace = (
+            f"WITH done AS (UPDATE {table} AS known SET value = given.value "
+            "FROM unnest($1::bytea[], $2::bytea[], $3::tid[]) AS given (key, value, place) "
+            "WHERE known.ctid = given.place AND known.key = given.key RETURNING 1) "
+            "SELECT 1 / (count(*) = $4::int8)::int FROM done"
         )
 
 
@@ -130,11 +141,15 @@ def look_up(
 
 
 class PostgresSnapshot:
-    """A transaction that reads, begun with its first statement."""
+    """A transaction that reads, begun with its first statement.
 
-    def __init__(self, sessions: Sessions, queries: Queries) -> None:
+    Notes in ``places`` where the rows of keys stand that it was asked for, for the write that follows.
+    """
+
+    def __init__(self, sessions: Sessions, queries: Queries, places: dict[bytes, bytes]) -> None:
         self._sessions = sessions
         self._queries = queries
+        self._places = places
         self._session: Session | None = None
         self._ahead: dict[tuple[bytes, bytes], tuple[Entries, Entries, int]] = {}
 
@@ -146,7 +161,13 @@ class PostgresSnapshot:
     def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
             return []
-        return list(map(look_up(self._rows, self._queries, keys).get, keys))
+        if not _ROWS[0] <= min(keys) <= max(keys) < _ROWS[1] or len(self._places) > _MOST_PLACES:
+            return list(map(look_up(self._rows, self._queries, keys).get, keys))
+        found = {}
+        for key, value, place in self._rows(self._queries.get_placed, (ByteArray(keys),)):
+            found[key] = value
+            self._places[key] = place
+        return list(map(found.get, keys))
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         if self._has_marks(start, stop):

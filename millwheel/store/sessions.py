@@ -96,8 +96,13 @@ class ByteArray:
         self.items = items
 
 
+class PlaceArray(ByteArray):
+    """Places of rows as a reading gave them (``ctid``), on their way back as one ``tid[]``."""
+
+
 _length = struct.Struct(">i").pack
 _BYTEA, _BYTEA_ARRAY = 17, 1001
+_TID, _TID_ARRAY = 27, 1010
 
 
 class _ByteArrayDumper(Dumper):
@@ -105,12 +110,18 @@ class _ByteArrayDumper(Dumper):
 
     format = Format.BINARY
     oid = _BYTEA_ARRAY
+    item = _BYTEA
 
     def dump(self, obj: ByteArray) -> bytes:
-        parts = [struct.pack(">iiIii", 1, 0, _BYTEA, len(obj.items), 1)]
+        parts = [struct.pack(">iiIii", 1, 0, self.item, len(obj.items), 1)]
         for item in obj.items:
             parts += (_length(len(item)), item)
         return b"".join(parts)
+
+
+class _PlaceArrayDumper(_ByteArrayDumper):
+    oid = _TID_ARRAY
+    item = _TID
 
 
 @dataclass
@@ -131,6 +142,7 @@ class Session:
         connection.prepare_threshold = 0
         connection.prepared_max = _STATEMENTS
         connection.adapters.register_dumper(ByteArray, _ByteArrayDumper)
+        connection.adapters.register_dumper(PlaceArray, _PlaceArrayDumper)
         self._connection = connection
         self.version = connection.info.server_version
         """Of the server, as a number: 15.3 is 150003."""
@@ -329,13 +341,16 @@ def _may_pass(error: psycopg.Error) -> bool:
 _parents: list[Session] = []  # connections of the process that this one was forked from: not ours to close
 
 
-def chunks(items: Iterable[tuple[bytes, bytes]], most: int) -> Iterable[list[tuple[bytes, bytes]]]:
+Entry = TypeVar("Entry", bound=tuple[bytes, ...])
+
+
+def chunks(items: Iterable[Entry], most: int) -> Iterable[list[Entry]]:
     """Cuts entries into runs of about ``most`` bytes; one that is larger stands alone.
 
     >>> [len(chunk) for chunk in chunks([(b"a", b"x" * 6), (b"b", b"x" * 6), (b"c", b"")], 8)]
     [1, 2]
     """
-    chunk: list[tuple[bytes, bytes]] = []
+    chunk: list[Entry] = []
     size = 0
     for item in items:
         length = len(item[0]) + len(item[1])
