@@ -4,15 +4,18 @@ Two jobs. The windowed count of the other benchmarks reads a key's row, and writ
 the key has records. In the other one each record is compared with what is known of its key, which one in
 fifty of them changes: it reads more than it writes, as the jobs for which one wants a cache. The engine runs
 in this process, on a PostgreSQL of its own; what is counted is CPU time, of this process and of all processes
-of the server.
+of the server. The size that saves most is then measured again, in turns with no cache at all, and judged by
+the medians: the processor's own speed changes meanwhile.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,7 @@ _EPOCH = 10_000
 _EPOCHS = 60
 _CHANGED = 0.02
 _TARGET = 0.5
+_TURNS = 3  # of the two sizes that are compared
 
 
 class _Counted(mw.Injector):
@@ -117,13 +121,20 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     jobs: dict[str, dict[str, Any]] = {}
     with results.scratch("cache") as work, postgres() as server:
         for number, (title, job) in enumerate(JOBS.items()):
-            found = []
-            for size in job.sizes[::3] if quick else job.sizes:
-                place = f"cache-{number}-{size}"
+            places = (f"cache_{number}_{turn}" for turn in itertools.count())
+
+            def measure(size: int, job: Job = job, places: Iterator[str] = places) -> dict[str, Any]:
+                place = next(places)
                 url = server.make_database(place)
                 one = _measure(job, url, size * _MB, keys, epochs, work / place, server)
-                found.append({"megabytes": size, **one})
-            jobs[title] = _judged(found)
+                return {"megabytes": size, **one}
+
+            found = [measure(size) for size in (job.sizes[::3] if quick else job.sizes)]
+            base, best = found[0], min(found, key=lambda one: one["database"])
+            turns = [(base, best)]
+            while len(turns) < (1 if quick else _TURNS):
+                turns.append((measure(base["megabytes"]), measure(best["megabytes"])))
+            jobs[title] = _judged(found, turns)
             _print(title, jobs[title])
     result = {
         "quick": quick,
@@ -140,17 +151,23 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     return result
 
 
-def _judged(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the best size saves."""
-    base, best = found[0], min(found, key=lambda one: one["database"])
-    saved = 1 - best["database"] / base["database"]
-    same = len({one["results"] for one in found}) == 1
+def _judged(
+    found: list[dict[str, Any]], turns: list[tuple[dict[str, Any], dict[str, Any]]]
+) -> dict[str, Any]:
+    """What the best size saves: by the medians of turns without a cache and with that one."""
+
+    def saved(part: str) -> float:
+        bases, bests = ([one[part] for one in side] for side in zip(*turns, strict=True))
+        return 1 - statistics.median(bests) / statistics.median(bases)
+
+    same = len({one["results"] for one in (*found, *itertools.chain.from_iterable(turns))}) == 1
     return {
         "sizes": found,
-        "saved_of_the_database": saved,
-        "saved_of_all": 1 - best["total"] / base["total"],
+        "turns": [[base["database"], best["database"]] for base, best in turns],
+        "saved_of_the_database": saved("database"),
+        "saved_of_all": saved("total"),
         "same_results": same,
-        "passed": same and saved >= _TARGET,
+        "passed": same and saved("database") >= _TARGET,
     }
 
 
@@ -160,6 +177,8 @@ def _print(title: str, job: dict[str, Any]) -> None:
         [o["megabytes"], o["worker"], o["database"], o["total"], 100 * o["hit_rate"]] for o in job["sizes"]
     ]
     print(results.table(head, rows))
+    turns = ", ".join(f"{base:.1f} and {best:.1f}" for base, best in job["turns"])
+    print(f"database CPU s without a cache and with the best one, in turns: {turns}")
     print(
         f"{results.verdict(job['passed'])}  {title}: the cache saves {job['saved_of_the_database']:.0%} of "
         f"the database's CPU (target {_TARGET:.0%}) and {job['saved_of_all']:.0%} of all",
