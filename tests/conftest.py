@@ -15,6 +15,7 @@ from millwheel.store.open import open_store
 from tests.servers.kafka import Broker, broker
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
+from tests.store.driving import with_small_bundles
 from tests.store.undoing import Undoing
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class _Stores:
     def __iter__(self) -> Iterator[Store]:
         for number in itertools.count():
             if number == len(self.made):
-                self.made.append(open_store(f"{self._database}?schema=harness_{number}", shards=4))
+                made = open_store(f"{self._database}?schema=harness_{number}", shards=4)
+                self.made.append(with_small_bundles(made))
             yield self.made[number]
 
 

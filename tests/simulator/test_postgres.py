@@ -15,6 +15,7 @@ from millwheel.store.postgres import PostgresStore
 from millwheel.store.sessions import Session
 from millwheel.testing import simulate
 from tests.simulator import pipelines
+from tests.store.driving import with_small_bundles
 
 _SCHEDULES = 4
 _MOST_SCHEDULES = 16  # where some mishap did not come among the first ones
@@ -70,7 +71,8 @@ def test_every_schedule_ends_as_the_undisturbed_run(
     make: object, check: object, database: str, cuts: Counter[str]
 ) -> None:
     def store(shards: int) -> Store:
-        return PostgresStore(f"{database}?schema=simulated_{next(_numbers)}", shards=shards)
+        made = PostgresStore(f"{database}?schema=simulated_{next(_numbers)}", shards=shards)
+        return with_small_bundles(made)
 
     happened: Counter[str] = Counter()
     for seed in range(_MOST_SCHEDULES):

@@ -9,6 +9,7 @@ from millwheel.master.driver import Driver
 from millwheel.master.local import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.base import Shard, Store
+from millwheel.store.marks import Bundler
 from millwheel.worker.step import Worker
 
 
@@ -54,3 +55,13 @@ def contents(shard: Shard) -> dict[bytes, bytes]:
     """Everything that a shard holds."""
     with shard.snapshot() as snapshot:
         return dict(snapshot.scan(b"\x00", b"\xff" * 511))
+
+
+def with_small_bundles(store: Store) -> Store:
+    """A store in PostgreSQL that packs also the few timers that a test has."""
+    from millwheel.store.postgres import PostgresShard  # with psycopg, which not every machine has
+
+    for shard in store.shards:
+        assert isinstance(shard, PostgresShard)
+        shard._bundler = Bundler(size=60, most=12, least=2)
+    return store
