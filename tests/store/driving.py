@@ -58,10 +58,10 @@ def contents(shard: Shard) -> dict[bytes, bytes]:
 
 
 def with_small_bundles(store: Store) -> Store:
-    """A store in PostgreSQL that packs also the few timers that a test has."""
+    """A store in PostgreSQL that packs also a single timer: tests have few of one tablet and time."""
     from millwheel.store.postgres import PostgresShard  # with psycopg, which not every machine has
 
     for shard in store.shards:
         assert isinstance(shard, PostgresShard)
-        shard._bundler = Bundler(size=60, most=12, least=2)
+        shard._bundler = Bundler(size=60, most=12, least=1)
     return store
