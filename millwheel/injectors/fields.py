@@ -26,18 +26,16 @@ class Columns(NamedTuple):
     fields: dict[str, list[Any]]
 
 
-def read(text: bytes, count: int, timestamp: str, id: str | None, fields: Sequence[str]) -> Columns | None:
-    """The fields of ``count`` lines; None where one of them needs a closer look.
+def read(lines: Sequence[bytes], timestamp: str, id: str | None, fields: Sequence[str]) -> Columns | None:
+    """The fields of lines; None where one of them needs a closer look.
 
-    That is a line that is empty or not JSON, or lacks a field, or has something in it that is no integer (in
-    the timestamp), no text or no integer (in the others).
+    That is a line that is not JSON, or lacks a field, or has something in it that is no integer (in the
+    timestamp), no text or no integer (in the others).
     """
     names, decode = _decoder(timestamp, id, tuple(fields))
     try:
-        rows = decode(text)
+        rows = list(map(decode, lines))
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the latter: not UTF-8, too deep
-        return None
-    if len(rows) != count:  # an empty line, or an object in several; two objects in a line are an error
         return None
     columns = {name: list(map(attrgetter(attribute), rows)) for name, attribute in names.items()}
     ids = None if id is None else columns[id]
@@ -47,11 +45,11 @@ def read(text: bytes, count: int, timestamp: str, id: str | None, fields: Sequen
 @functools.lru_cache(maxsize=64)
 def _decoder(
     timestamp: str, id: str | None, fields: tuple[str, ...]
-) -> tuple[dict[str, str], Callable[[bytes], list[Any]]]:
+) -> tuple[dict[str, str], Callable[[bytes], Any]]:
     names = {name: f"f{number}" for number, name in enumerate(dict.fromkeys([timestamp, *fields]))}
     if id is not None:
         names.setdefault(id, "id_")
     kinds = [(attribute, _Integer if name == timestamp else _Text) for name, attribute in names.items()]
     rename = {attribute: name for name, attribute in names.items()}
     row = msgspec.defstruct("Row", kinds, rename=rename, gc=False)
-    return names, msgspec.json.Decoder(row).decode_lines
+    return names, msgspec.json.Decoder(row).decode

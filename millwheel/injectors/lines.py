@@ -147,13 +147,13 @@ class Reader:
         if not lines[-1]:
             lines.pop()
         wanted = fields if self._form == "jsonl" and _is_plain(text) else None
-        batch = None if wanted is None else self._fast_fields(text, lines, wanted)
+        batch = None if wanted is None else self._fast_fields(lines, wanted)
         if batch is not None:
             return batch  # as a rule: an empty line, which is no record, is no JSON either
         count = len(lines)
         lines = [line for line in lines if line and not line.isspace()]
         if wanted is not None and len(lines) < count:
-            batch = self._fast_fields(b"\n".join(lines), lines, wanted)
+            batch = self._fast_fields(lines, wanted)
         if batch is None and self._form == "jsonl":
             batch = self._fast(lines)
         elif self._form == "csv":
@@ -162,12 +162,12 @@ class Reader:
             return batch
         return self._slow(lines, self._parser(header))
 
-    def _fast_fields(self, text: bytes, lines: list[bytes], wanted: Collection[str]) -> RecordBatch | None:
+    def _fast_fields(self, lines: list[bytes], wanted: Collection[str]) -> RecordBatch | None:
         """All lines at once, and nothing of them but some fields."""
         factor = FACTORS.get(self._unit)
         if factor is None:
             return None
-        found = read_fields(text, len(lines), self._timestamp, self._id, tuple(wanted))
+        found = read_fields(lines, self._timestamp, self._id, tuple(wanted))
         if found is None:
             return None
         timestamps, ids, columns = found

@@ -1,7 +1,4 @@
-"""Many records sorted by the place they go to: all columns at once, by NumPy.
-
-The same for each record in a loop of Python's own costs twice as much; see ``python -m benchmarks profile``.
-"""
+"""Many records sorted by the place they go to: a column at a time, by NumPy."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ class Dealt:
         self._starts = np.concatenate(([0], np.cumsum(self._sizes))).tolist()
         self._times: NDArray[np.int64] = np.array(columns.timestamps, dtype=np.int64)[order]
         self._columns = columns
-        self._order = order.tolist()
-        self._pick = itemgetter(*self._order) if len(self._order) > 1 else None
+        self._pick = itemgetter(*order.tolist()) if len(order) > 1 else None
         self._values = self._picked(columns.values) if columns.json is None else ()
         self._json = self._picked(columns.json)
         self._ids = self._picked(columns.ids)
