@@ -15,7 +15,7 @@ from millwheel.store.open import open_store
 from tests.servers.kafka import Broker, broker
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
-from tests.store.driving import with_small_bundles
+from tests.store.driving import packing_much
 from tests.store.undoing import Undoing
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _Stores:
         for number in itertools.count():
             if number == len(self.made):
                 made = open_store(f"{self._database}?schema=harness_{number}", shards=4)
-                self.made.append(with_small_bundles(made))
+                self.made.append(packing_much(made))
             yield self.made[number]
 
 

@@ -60,12 +60,17 @@ class Shard(Protocol):
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         """Deletes, then puts, in one atomic and durable write, unless ``guard`` raises.
 
         May go over ``puts`` and ``deletes`` more than once: give lists. A store that is cut off in the
         middle makes the whole write again, as nobody knows whether it was made: so a guard either knows its
         own write when it sees it, or lets it pass a second time.
+
+        ``kept`` says that the writer has the rows of keys in a cache, and will hardly read them soon: a
+        store may then take its time to put them in their places.
         """
 
 

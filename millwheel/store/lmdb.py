@@ -91,6 +91,8 @@ class LmdbShard:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         with self._lock, _explained(self._path):
             while True:

@@ -47,6 +47,8 @@ class MemoryShard:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         if guard is not None:
             guard(self.get)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -26,6 +26,8 @@ from millwheel.model.secrets import without_secrets
 from millwheel.store.base import Guard, Shard, Store
 from millwheel.store.marks import Bundler, Entries, Removal, index_part, is_mark, refuse_bundles
 from millwheel.store.reading import PostgresSnapshot, Queries, arrays, groups_of, look_up
+from millwheel.store.runs import Listed, Log, Rows, is_row, refuse_runs, row_part
+from millwheel.store.runs import look_up as find
 from millwheel.store.schema import About, make, quoted, read_about, tables
 from millwheel.store.sessions import ByteArray, PlaceArray, Session, Sessions, Traffic, chunks
 
@@ -52,33 +54,37 @@ class _Changes:
     deletes: list[bytes]
     removal: Removal
     """Of marks: which rows it takes is known when their bundles are."""
-    placed: list[tuple[bytes, bytes, bytes]]
-    """Rows that were read, and where they stood then: with new values."""
+    rows: Rows
+    """What becomes of the rows of keys."""
+    kept: bool
+    """Whether those may wait in a run."""
+    places: dict[bytes, bytes]
+    """Where those of them stood that were read."""
     puts: Entries
     new: Entries
     """What is taken not to be there."""
 
     def looked_for(self) -> _Changes:
         """The same, with nothing taken for granted."""
-        rows = [(key, value) for key, value, _ in self.placed]
-        return _Changes(self.deletes, self.removal, [], rows + self.puts + self.new, [])
+        return replace(self, places={}, puts=self.puts + self.new, new=[])
 
 
 class PostgresShard:
-    """One table; with a bundler, the marks of its timer index are packed."""
+    """One table; with a bundler, the marks of its timer index are packed, and rows may wait in runs."""
 
     def __init__(
         self, sessions: Sessions, table: str, lock: tuple[int, int], bundler: Bundler | None = None
     ) -> None:
         self._sessions = sessions
-        self._queries = Queries(table, bundled=bundler is not None)
+        self._queries = Queries(table, packed=bundler is not None)
         self._lock = lock
         self._bundler = bundler
+        self._log = Log()
         self._places: dict[bytes, bytes] = {}
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresSnapshot]:
-        snapshot = PostgresSnapshot(self._sessions, self._queries, self._places)
+        snapshot = PostgresSnapshot(self._sessions, self._queries, self._places, self._log)
         try:
             yield snapshot
         finally:
@@ -89,8 +95,10 @@ class PostgresShard:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
-        changes = self._changes(dict(puts), set(deletes))
+        changes = self._changes(dict(puts), set(deletes), kept=kept)
         self._places = {}
         try:
             self._sessions.run(lambda session: self._attempt(session, changes, guard))
@@ -98,27 +106,28 @@ class PostgresShard:
             changes = changes.looked_for()
             self._sessions.run(lambda session: self._write(session, changes, guard))
 
-    def _changes(self, last: dict[bytes, bytes], deletes: set[bytes]) -> _Changes:
+    def _changes(self, last: dict[bytes, bytes], deletes: set[bytes], *, kept: bool) -> _Changes:
         keys = sorted(last)
         gone = sorted(deletes.difference(last))
-        # An entry without a value, as in the index of timers, says nothing but that it is there: nobody
-        # has a reason to write it twice, and it need not be looked for first.
-        empty = [key for key in keys if not last[key]]
+        rows: Rows = {}
         removal = Removal()
         bundles: Entries = []
         if self._bundler is not None:
-            refuse_bundles(keys)
-            refuse_bundles(gone)
-            part, valued = index_part(gone), [key for key in keys[index_part(keys)] if last[key]]
-            removal = Removal(gone[part] + list(filter(is_mark, valued)))
-            del gone[part]
-            part = index_part(empty)
-            bundles = self._bundler.pack(empty[part])
-            del empty[part]
-        places = self._places
-        placed = [(key, last[key], places[key]) for key in keys if key in places and last[key]]
-        others = [(key, last[key]) for key in keys if key not in places and last[key]]
-        return _Changes(gone, removal, placed, others, [(key, b"") for key in empty] + bundles)
+            for names in (keys, gone):
+                refuse_bundles(names)
+                refuse_runs(names)
+            rows = dict.fromkeys(_cut(gone, row_part(gone)))
+            rows.update((key, last[key]) for key in _cut(keys, row_part(keys)))
+            valued = [key for key in keys[index_part(keys)] if last[key]]
+            removal = Removal(_cut(gone, index_part(gone)) + list(filter(is_mark, valued)))
+        # An entry without a value, as in the index of timers, says nothing but that it is there: nobody
+        # has a reason to write it twice, and it need not be looked for first.
+        empty = [key for key in keys if not last[key]]
+        if self._bundler is not None:
+            bundles = self._bundler.pack(_cut(empty, index_part(empty)))
+        puts = [(key, last[key]) for key in keys if last[key]]
+        new = [(key, b"") for key in empty] + bundles
+        return _Changes(gone, removal, rows, kept, self._places, puts, new)
 
     def _attempt(self, session: Session, changes: _Changes, guard: Guard | None) -> None:
         try:
@@ -131,26 +140,72 @@ class PostgresShard:
         queries, removal = self._queries, changes.removal
         session.send("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
         session.send(_WRITER, self._lock)
-        # Where the marks stand that go: it comes with what the guard asks for.
+        # Where the marks stand that go, and which rows wait: it comes with what the guard asks for.
         groups, ranges = removal.bundles(), removal.rows()
         bundles = session.send(queries.bundles, groups_of(groups)) if groups else None
-        rows = session.send(queries.rows, arrays(ranges)) if ranges else None
+        marks = session.send(queries.rows, arrays(ranges)) if ranges else None
+        waiting = session.send(queries.runs) if changes.rows else None
         if guard is not None:
-            guard(lambda key: look_up(session.rows, queries, [key]).get(key))
-        more, cut = removal.changes(session.answer(bundles), session.answer(rows))
-        if changes.deletes or more:
-            session.send(queries.delete, (ByteArray(changes.deletes + more),))
-        for chunk in chunks(changes.placed, _STATEMENT):
-            keys, values, places = zip(*chunk, strict=True)
-            given = (ByteArray(keys), ByteArray(values), PlaceArray(places), len(keys))
+            guard(lambda key: self._get(session, key))
+        listed: Listed = session.answer(waiting)
+        more, cut = removal.changes(session.answer(bundles), session.answer(marks))
+        deletes, placed, puts, new = changes.deletes + more, [], changes.puts + cut, changes.new
+        run = self._log.next(changes.rows, listed) if changes.kept and changes.rows else None
+        if run is not None:
+            new = [*new, run]
+        else:
+            rows = self._all_rows(session, listed, changes.rows)
+            places = changes.places
+            deletes += [name for name, _ in listed]
+            deletes += [key for key, value in rows.items() if value is None]
+            there = [(key, value) for key, value in rows.items() if value is not None]
+            placed = [(key, value, places[key]) for key, value in there if key in places]
+            puts += [entry for entry in there if entry[0] not in places]
+        if deletes:
+            session.send(queries.delete, (ByteArray(deletes),))
+        for chunk in chunks(placed, _STATEMENT):
+            keys, values, stood = zip(*chunk, strict=True)
+            given = (ByteArray(keys), ByteArray(values), PlaceArray(stood), len(keys))
             session.send(queries.replace, given)
         put = queries.merge if session.version >= _MERGES else queries.upsert
-        for statement, entries in ((put, changes.puts + cut), (queries.add, changes.new)):
+        for statement, entries in ((put, puts), (queries.add, new)):
             for part in chunks(entries, _STATEMENT):
                 keys, values = zip(*part, strict=True)
                 session.send(statement, (ByteArray(keys), ByteArray(values)))
         session.send("COMMIT")
         session.sync()
+        if run is not None:
+            self._log.add(run[0], changes.rows)
+
+    def _all_rows(self, session: Session, listed: Listed, rows: Rows) -> Rows:
+        """What becomes of rows, in order, with those that have waited."""
+        if not listed:
+            return rows
+        waited: Rows = {}
+        for each in (*self._runs(session, listed), rows):
+            waited.update(each)
+        return dict(sorted(waited.items()))
+
+    def _runs(self, session: Session, listed: Listed) -> list[Rows]:
+        def fetch(names: list[bytes]) -> list[tuple[bytes, bytes]]:
+            return session.rows(self._queries.get_each, (ByteArray(names),))
+
+        return self._log.rows(listed, fetch)
+
+    def _get(self, session: Session, key: bytes) -> bytes | None:
+        """What a guard asks for."""
+        if self._queries.packed and is_row(key):
+            found = find(self._runs(session, session.rows(self._queries.runs)), [key])
+            if key in found:
+                return found[key]
+        return look_up(session.rows, self._queries, [key]).get(key)
+
+
+def _cut(keys: list[bytes], part: slice) -> list[bytes]:
+    """Takes a part out of some keys."""
+    found = keys[part]
+    del keys[part]
+    return found
 
 
 class PostgresStore(Store):

@@ -1,4 +1,7 @@
-"""Readings of a store in PostgreSQL: a transaction, and pages of rows; bundles of marks are opened here."""
+"""Readings of a store in PostgreSQL: a transaction, and pages of rows.
+
+Bundles of marks are opened here, and rows that wait in runs are laid over those in the table.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from millwheel.store import runs
 from millwheel.store.base import Range, SnapshotLost
 from millwheel.store.layout import TIMER_SUFFIX
 from millwheel.store.marks import (
@@ -20,6 +24,7 @@ from millwheel.store.marks import (
     marks_of,
     touches,
 )
+from millwheel.store.runs import Listed, Log, Rows
 from millwheel.store.sessions import ByteArray, Session, Sessions
 
 _PAGE = 8 << 20  # bytes of rows in one answer
@@ -71,13 +76,17 @@ _READ_GROUPS = f"""
 
 
 class Queries:
-    """The statements of one table; ``bundled`` if marks stand there in bundles."""
+    """The statements of one table; ``packed`` if marks stand there in bundles, and rows in runs."""
 
-    def __init__(self, table: str, *, bundled: bool) -> None:
-        self.bundled = bundled
+    def __init__(self, table: str, *, packed: bool) -> None:
+        self.packed = packed
         each = {"table": table, "start": "r.start", "stop": "r.stop", "rows": "r.most"}
         self.get_each = f"SELECT key, value FROM {table} WHERE key = ANY($1)"
         self.get_placed = f"SELECT key, value, ctid FROM {table} WHERE key = ANY($1)"
+        self.runs = (
+            f"SELECT key, octet_length(value) FROM {table} WHERE key >= '{runs.FIRST.decode()}' "
+            f"AND key < '{runs.BEHIND.decode()}' AND octet_length(key) = {runs.KEY} ORDER BY key"
+        )
         self.page = _READ_PAGE.format(table=table, start="$1", stop="$2", rows="$3::int8")
         self.pages = _of_each("r.number, ", 1, _READ_PAGE.format(**each))
         self.both = f"{self.pages} UNION ALL {_of_each('-r.number, ', 4, _READ_BUNDLES.format(**each))}"
@@ -129,7 +138,9 @@ def look_up(
 ) -> dict[bytes, bytes]:
     """Of these keys those that are there, with their values."""
     found = dict(rows(queries.get_each, (ByteArray(keys),)))
-    if not queries.bundled or max(keys) < b"T" or min(keys) >= b"V":
+    if queries.packed and runs.hides(min(keys), max(keys)):
+        found = {key: value for key, value in found.items() if not runs.is_run(key)}
+    if not queries.packed or max(keys) < b"T" or min(keys) >= b"V":
         return found
     groups = {b"U" + key[1:TIMER_SUFFIX] for key in keys if is_mark(key)}
     if groups:
@@ -146,35 +157,68 @@ class PostgresSnapshot:
     Notes in ``places`` where the rows of keys stand that it was asked for, for the write that follows.
     """
 
-    def __init__(self, sessions: Sessions, queries: Queries, places: dict[bytes, bytes]) -> None:
+    def __init__(self, sessions: Sessions, queries: Queries, places: dict[bytes, bytes], log: Log) -> None:
         self._sessions = sessions
         self._queries = queries
         self._places = places
+        self._log = log
+        self._listed: Listed | None = None
+        self._runs: list[Rows] | None = None
         self._session: Session | None = None
         self._ahead: dict[tuple[bytes, bytes], tuple[Entries, Entries, int]] = {}
 
     def get(self, key: bytes) -> bytes | None:
         if (key, key + b"\x00") in self._ahead:
             return next((value for _, value in self.scan(key, key + b"\x00")), None)
-        return look_up(self._rows, self._queries, [key]).get(key)
+        return self.get_each([key])[0]
 
     def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
             return []
+        found: Rows = {}
+        if runs.touches(min(keys), max(keys) + b"\x00"):
+            found = runs.look_up(self._waiting(), keys)
+        wanted = [key for key in keys if key not in found] if found else keys
+        if wanted:
+            found.update(self._look_up(wanted))
+        return list(map(found.get, keys))
+
+    def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         if not _ROWS[0] <= min(keys) <= max(keys) < _ROWS[1] or len(self._places) > _MOST_PLACES:
-            return list(map(look_up(self._rows, self._queries, keys).get, keys))
+            return look_up(self._rows, self._queries, keys)
         found = {}
         for key, value, place in self._rows(self._queries.get_placed, (ByteArray(keys),)):
             found[key] = value
             self._places[key] = place
-        return list(map(found.get, keys))
+        return found
+
+    def _waiting(self) -> list[Rows]:
+        """The rows that wait in runs."""
+        if self._runs is None:
+            if self._listed is None:
+                self._listed = self._rows(self._queries.runs, ()) if self._queries.packed else []
+            self._runs = self._log.rows(self._listed, self._fetch_runs) if self._listed else []
+        return self._runs
+
+    def _fetch_runs(self, names: list[bytes]) -> list[tuple[bytes, bytes]]:
+        return self._rows(self._queries.get_each, (ByteArray(names),))
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        found = self._stored(start, stop)
+        if runs.touches(start, stop) and (waiting := self._waiting()):
+            return runs.laid_over(found, waiting, start, stop)
+        return found
+
+    def _stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What the table has, without what only packs others."""
         if self._has_marks(start, stop):
-            return self._merged(start, stop)
-        found = self._plain(start, stop)
-        if self._queries.bundled and hides(start, stop):
-            return (entry for entry in found if not is_bundle(entry[0]))
+            found = self._merged(start, stop)
+        else:
+            found = self._plain(start, stop)
+            if self._queries.packed and hides(start, stop):
+                found = (entry for entry in found if not is_bundle(entry[0]))
+        if self._queries.packed and runs.hides(start, stop):
+            return (entry for entry in found if not runs.is_run(entry[0]))
         return found
 
     def _plain(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -219,14 +263,14 @@ class PostgresSnapshot:
             self._ahead[part[:2]] = (page, bundles.get(part, []), part[2])
 
     def _has_marks(self, start: bytes, stop: bytes) -> bool:
-        return self._queries.bundled and touches(start, stop)
+        return self._queries.packed and touches(start, stop)
 
     def _fetch(self, rows: Sequence[Range], bundles: Sequence[Range]) -> tuple[list[Entries], list[Entries]]:
         """Pages of rows and pages of bundles, in one round trip."""
         if bundles:
-            found = self._rows(self._queries.both, (*arrays(rows), *arrays(bundles)))
+            found = self._rows(self._queries.both, (*arrays(rows), *arrays(bundles)), listing=True)
         else:
-            found = self._rows(self._queries.pages, arrays(rows))
+            found = self._rows(self._queries.pages, arrays(rows), listing=True)
         row_pages: list[Entries] = [[] for _ in rows]
         bundle_pages: list[Entries] = [[] for _ in bundles]
         for number, key, value in found:
@@ -236,12 +280,26 @@ class PostgresSnapshot:
             page.sort()
         return row_pages, bundle_pages
 
-    def _rows(self, query: str, parameters: Sequence[Any]) -> list[Any]:
+    def _rows(self, query: str, parameters: Sequence[Any], *, listing: bool = False) -> list[Any]:
+        """The rows of a statement; with ``listing``, the runs that there are come in the same round trip."""
+
+        def ask(session: Session) -> list[Any]:
+            listed = session.send(self._queries.runs) if listing else None
+            found = session.rows(query, parameters)
+            if listed is not None:
+                self._listed = listed.fetchall()
+            return found
+
+        def begin(session: Session) -> list[Any]:
+            session.send("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return ask(session)
+
+        listing = listing and self._queries.packed and self._listed is None
         if self._session is None:
-            self._session, found = self._sessions.hold(lambda session: _begin(session, query, parameters))
+            self._session, found = self._sessions.hold(begin)
             return found
         try:
-            return self._session.rows(query, parameters)
+            return ask(self._session)
         except psycopg.Error as error:
             self._session.close()
             raise SnapshotLost(str(self._sessions.explained(error))) from None
@@ -256,11 +314,6 @@ class PostgresSnapshot:
                 session.close()
             else:
                 self._sessions.give(session)
-
-
-def _begin(session: Session, query: str, parameters: Sequence[Any]) -> list[Any]:
-    session.send("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    return session.rows(query, parameters)
 
 
 def _is_last(entries: Entries, most: int) -> bool:

@@ -92,6 +92,7 @@ class _LateWrite:
     puts: list[tuple[bytes, bytes]]
     deletes: list[bytes]
     guard: Guard | None
+    kept: bool
 
 
 class World:
@@ -203,19 +204,21 @@ class World:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes],
         guard: Guard | None,
+        *,
+        kept: bool,
     ) -> None:
         """A write by whoever runs: it may not come to it, come late, or be the last thing its writer did."""
         puts, deletes = list(puts), list(deletes)
         self.point()
         in_task = self.current.in_task
         if in_task and self.happens("late"):
-            self._late.append(_LateWrite(shard, puts, deletes, guard))
+            self._late.append(_LateWrite(shard, puts, deletes, guard, kept))
             raise Lost
         if in_task and self.happens("lose"):
             raise Lost
-        shard.write(puts, deletes, guard)
+        shard.write(puts, deletes, guard, kept=kept)
         if self.happens("cut"):
-            shard.write(puts, deletes, guard)  # nobody has heard of the first one
+            shard.write(puts, deletes, guard, kept=kept)  # nobody has heard of the first one
         if in_task and self.happens("lose"):
             raise Lost
         self.point()
@@ -223,7 +226,7 @@ class World:
     def _write_late(self) -> None:
         write = self._late.pop(self.random.randrange(len(self._late)))
         try:
-            write.shard.write(write.puts, write.deletes, write.guard)
+            write.shard.write(write.puts, write.deletes, write.guard, kept=write.kept)
             self.happened["late, taken"] += 1
         except (MillWheelError, AlreadyCommitted):
             self.happened["late, refused"] += 1
@@ -252,8 +255,10 @@ class _SimulatedShard:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
-        self._world.write(self._shard, puts, deletes, guard)
+        self._world.write(self._shard, puts, deletes, guard, kept=kept)
 
 
 class _CutSnapshot:

@@ -162,7 +162,7 @@ class Worker:
                 raise AlreadyCommitted
 
         def write() -> None:
-            shard.write(puts, deletes, guard)
+            shard.write(puts, deletes, guard, kept=attempt.reading is not None)
             if attempt.reading is not None:
                 attempt.reading.keep(attempt.token, puts, deletes)
 

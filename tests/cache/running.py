@@ -54,8 +54,10 @@ class Asked:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
-        self._shard.write(puts, deletes, guard)
+        self._shard.write(puts, deletes, guard, kept=kept)
 
 
 class Running:

@@ -12,10 +12,11 @@ import pytest
 
 from millwheel.store.base import Store
 from millwheel.store.postgres import PostgresStore
+from millwheel.store.runs import Log, Rows
 from millwheel.store.sessions import Session
 from millwheel.testing import simulate
 from tests.simulator import pipelines
-from tests.store.driving import with_small_bundles
+from tests.store.driving import packing_much
 
 _SCHEDULES = 4
 _MOST_SCHEDULES = 16  # where some mishap did not come among the first ones
@@ -35,10 +36,13 @@ def _in_a_driver() -> bool:
 
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Now and then a connection is gone, or a transaction is refused, just when it is to be synchronised."""
+    """Now and then a connection is gone, or a transaction is refused, just when it is to be synchronised.
+
+    Beside them: the writes whose rows wait in a run.
+    """
     chance = random.Random(7)
     happened: Counter[str] = Counter()
-    sync, send = Session.sync, Session.send
+    sync, send, add = Session.sync, Session.send, Log.add
 
     def cut_off(self: Session) -> None:
         moment = chance.random() if _in_a_driver() else 0.5
@@ -61,6 +65,11 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             parameters = ()
         return send(self, query, parameters)  # type: ignore[arg-type]
 
+    def counted(self: Log, name: bytes, rows: Rows) -> None:
+        happened["run"] += 1
+        add(self, name, rows)
+
+    monkeypatch.setattr(Log, "add", counted)
     monkeypatch.setattr(Session, "sync", cut_off)
     monkeypatch.setattr(Session, "send", refused)
     return happened
@@ -72,7 +81,7 @@ def test_every_schedule_ends_as_the_undisturbed_run(
 ) -> None:
     def store(shards: int) -> Store:
         made = PostgresStore(f"{database}?schema=simulated_{next(_numbers)}", shards=shards)
-        return with_small_bundles(made)
+        return packing_much(made)
 
     happened: Counter[str] = Counter()
     for seed in range(_MOST_SCHEDULES):
@@ -81,5 +90,5 @@ def test_every_schedule_ends_as_the_undisturbed_run(
             break
     for mishap in _MISHAPS:
         assert happened[mishap] > 0
-    for moment in ("before", "behind", "refused"):
+    for moment in ("before", "behind", "refused", "run"):
         assert cuts[moment] > 0

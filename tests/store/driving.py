@@ -10,6 +10,7 @@ from millwheel.master.local import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.base import Shard, Store
 from millwheel.store.marks import Bundler
+from millwheel.store.runs import Log
 from millwheel.worker.step import Worker
 
 
@@ -57,11 +58,12 @@ def contents(shard: Shard) -> dict[bytes, bytes]:
         return dict(snapshot.scan(b"\x00", b"\xff" * 511))
 
 
-def with_small_bundles(store: Store) -> Store:
-    """A store in PostgreSQL that packs also a single timer: tests have few of one tablet and time."""
+def packing_much(store: Store) -> Store:
+    """A store in PostgreSQL that packs also a single timer or row, as tests have few of them."""
     from millwheel.store.postgres import PostgresShard  # with psycopg, which not every machine has
 
     for shard in store.shards:
         assert isinstance(shard, PostgresShard)
         shard._bundler = Bundler(size=60, most=12, least=1)
+        shard._log = Log(most=4, least=1)
     return store

@@ -1,4 +1,4 @@
-"""Timers in bundles: nobody above a shard of PostgreSQL sees that they are packed."""
+"""Timers in bundles and rows in runs: nobody above a shard of PostgreSQL sees that they are packed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from millwheel.store.base import Get, Range, just
 from millwheel.store.layout import KIND_WATERMARK, after, timer_key, timer_prefix
 from millwheel.store.marks import Bundler
 from millwheel.store.postgres import PostgresShard, PostgresStore
+from millwheel.store.runs import Log
 from tests.servers.postgres import Cluster
 from tests.servers.proxy import Moment, proxy
 from tests.store.conftest import Open
@@ -25,7 +26,21 @@ from tests.store.driving import contents
 GROUPS = [b"T" + bytes(12), b"T" + bytes(11) + b"\x01", b"T\x00\x01" + b"\xff" * 10, b"T" + b"\xff" * 12]
 SUFFIXES = [b"\x00", b"\x00\x00", b"a", b"a\x00", b"ab", b"b", b"\xff", b"\xff\xff"]
 MARKS = [group + suffix for group in GROUPS for suffix in SUFFIXES]
-OTHERS = [b"R", b"R" * 21, b"T", GROUPS[1], GROUPS[1] + b"x" * 500, b"U", b"U" * 20, b"U" * 22, b"V"]
+ROWS = [b"R", b"R" * 21, b"Ra", b"Rb", b"R\xff"]
+OTHERS = [
+    b"L",
+    b"L" * 16,
+    b"L" * 18,
+    b"Q",
+    b"S",
+    b"T",
+    GROUPS[1],
+    GROUPS[1] + b"x" * 500,
+    b"U",
+    b"U" * 20,
+    b"U" * 22,
+    b"V",
+]
 
 
 def timers(time: int, count: int, first: int = 0) -> list[tuple[bytes, bytes]]:
@@ -50,7 +65,7 @@ def bundles(store: PostgresStore) -> list[int]:
 # Any write and any reading, against a dict.
 
 _mark = st.sampled_from(MARKS)
-_key = st.one_of(_mark, _mark, _mark, st.sampled_from(OTHERS))
+_key = st.one_of(_mark, _mark, _mark, st.sampled_from(ROWS), st.sampled_from(OTHERS))
 _value = st.sampled_from([b"", b"", b"", b"", b"v"])
 _run = st.builds(  # the marks of a group, or most of them: as timers are set and fall due
     lambda group, count, first: [group + suffix for suffix in SUFFIXES[first : first + count]],
@@ -75,9 +90,12 @@ class Write:
     twice: bool = False
     refused: bool = False
     restart: bool = False
+    kept: bool = False
+    rows: list[tuple[bytes, bytes]] = field(default_factory=list)
+    second: bool = False
 
     def all_puts(self) -> list[tuple[bytes, bytes]]:
-        return [*self.puts, *((key, b"") for key in self.more)]
+        return [*self.puts, *((key, b"") for key in self.more), *self.rows]
 
 
 @dataclass
@@ -86,6 +104,7 @@ class Read:
     scans: list[tuple[bytes, bytes]]
     gets: list[bytes]
     left: int = field(default=1000)
+    second: bool = False
 
 
 _writes = st.builds(
@@ -97,6 +116,9 @@ _writes = st.builds(
     twice=st.booleans(),
     refused=st.sampled_from([False, False, False, True]),
     restart=st.sampled_from([False, False, True]),
+    kept=st.booleans(),
+    rows=st.lists(st.tuples(st.sampled_from(ROWS), st.sampled_from([b"1", b"2", b"3", b""])), max_size=3),
+    second=st.booleans(),
 )
 _reads = st.builds(
     Read,
@@ -104,6 +126,7 @@ _reads = st.builds(
     scans=st.lists(st.tuples(_bound, _bound), max_size=3),
     gets=st.lists(_key, max_size=5),
     left=st.one_of(st.just(1000), st.integers(0, 5)),
+    second=st.booleans(),
 )
 
 
@@ -112,10 +135,19 @@ class Refused(Exception):
 
 
 @pytest.fixture(scope="module")
-def any_store(postgres: Cluster) -> Iterator[PostgresStore]:
-    store = PostgresStore(postgres.make_database("bundles"))
-    yield store
-    store.close()
+def any_store(postgres: Cluster) -> Iterator[list[PostgresStore]]:
+    """Two handles of one store, as two processes have them."""
+    url = postgres.make_database("bundles")
+    stores = [PostgresStore(url), PostgresStore(url)]
+    yield stores
+    for store in stores:
+        store.close()
+
+
+def _pack_much(shard: PostgresShard) -> None:
+    """Packs what is small already, and remembers nothing of what it has packed."""
+    shard._bundler = Bundler(size=14, most=5, least=2)
+    shard._log = Log(most=4, size=120, least=1)
 
 
 def _check_write(shard: PostgresShard, model: dict[bytes, bytes], step: Write) -> None:
@@ -128,14 +160,14 @@ def _check_write(shard: PostgresShard, model: dict[bytes, bytes], step: Write) -
             raise Refused
 
     if step.restart:
-        shard._bundler = Bundler(size=14, most=5, least=2)
+        _pack_much(shard)
     if step.refused:
         with pytest.raises(Refused):
-            shard.write(puts, deletes, guard)
+            shard.write(puts, deletes, guard, kept=step.kept)
         return
-    shard.write(puts, deletes, guard)
+    shard.write(puts, deletes, guard, kept=step.kept)
     if step.twice:
-        shard.write(puts, deletes)
+        shard.write(puts, deletes, kept=step.kept)
     for key in deletes:
         model.pop(key, None)
     model.update(puts)
@@ -155,25 +187,29 @@ def _check_read(shard: PostgresShard, model: dict[bytes, bytes], step: Read) -> 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=st.lists(st.one_of(_writes, _reads), max_size=12))
 def test_any_sequence_of_writes_and_readings_is_that_of_a_dict(
-    any_store: PostgresStore, monkeypatch: pytest.MonkeyPatch, steps: list[Write | Read]
+    any_store: list[PostgresStore], monkeypatch: pytest.MonkeyPatch, steps: list[Write | Read]
 ) -> None:
     monkeypatch.setattr(reading, "_FIRST_ROWS", 2)
-    shard = any_store.shards[0]
-    assert isinstance(shard, PostgresShard)
-    any_store._sessions.run(
-        lambda session: session.send(f"TRUNCATE {any_store._tables[1]}") and session.sync()
-    )
-    shard._bundler = Bundler(size=14, most=5, least=2)
+    first = any_store[0]
+    first._sessions.run(lambda session: session.send(f"TRUNCATE {first._tables[1]}") and session.sync())
+    shards = [store.shards[0] for store in any_store]
+    for shard in shards:
+        assert isinstance(shard, PostgresShard)
+        _pack_much(shard)
     model: dict[bytes, bytes] = {}
     for step in steps:
+        shard = shards[step.second]
+        assert isinstance(shard, PostgresShard)
         if isinstance(step, Write):
             _check_write(shard, model, step)
         else:
             _check_read(shard, model, step)
-    everything = Read([(b"", b"\xff", 3)], [(b"", b"\xff")], [*MARKS, *OTHERS])
-    _check_read(shard, model, everything)
-    shard.write([], list(model))
-    assert rows(any_store) == {}
+    everything = Read([(b"", b"\xff", 3)], [(b"", b"\xff")], [*MARKS, *ROWS, *OTHERS])
+    for shard in shards:
+        assert isinstance(shard, PostgresShard)
+        _check_read(shard, model, everything)
+    shards[0].write([], [*model, b"R"])  # a row, at least: so all that wait are brought in
+    assert rows(first) == {}
 
 
 # What stands in the table.
@@ -288,9 +324,9 @@ def test_to_remove_timers_costs_no_round_trip_where_there_is_a_guard(open_it: Op
     shard = store.shards[0]
     shard.write(timers(5, 100))
     gone = [key for key, _ in timers(5, 50)]
-    assert _waits(store, lambda: shard.write([(b"R", b"")], (), lambda get: (get(b"M"), None)[1])) == (2, 5)
+    assert _waits(store, lambda: shard.write([(b"R", b"")], (), lambda get: (get(b"M"), None)[1])) == (2, 6)
     assert _waits(store, lambda: shard.write([(b"S", b"")], gone, lambda get: (get(b"M"), None)[1])) == (2, 8)
-    assert _waits(store, lambda: shard.write([], [b"R"])) == (1, 4)
+    assert _waits(store, lambda: shard.write([], [b"R"])) == (2, 5)
     assert contents(shard) == {b"S": b"", **dict(timers(5, 50, 50))}
 
 
@@ -313,7 +349,7 @@ def test_a_range_without_timers_costs_what_it_did(open_it: Open) -> None:
     store = open_it()
     store.shards[0].write([(b"R%d" % i, b"") for i in range(9)])
     with store.shards[0].snapshot() as snapshot:
-        assert _waits(store, lambda: snapshot.prefetch([(b"R", b"S", 20)])) == (1, 2)  # and the BEGIN
+        assert _waits(store, lambda: snapshot.prefetch([(b"R", b"S", 20)])) == (1, 3)  # with BEGIN, and runs
         assert _waits(store, lambda: list(snapshot.scan(b"C", b"D"))) == (1, 1)
         assert _waits(store, lambda: snapshot.get_each([b"R1", b"R2"])) == (1, 1)
 
@@ -337,7 +373,7 @@ def test_a_store_of_version_1_is_brought_up_and_its_timers_are_found(
     for key, value in timers(5, 10):
         _sql(schema_url, f"INSERT INTO {name}.shard_00 VALUES (%s, %s)", key, value)
     store = open_it()
-    assert _sql(schema_url, f"SELECT value FROM {name}.about WHERE name = 'version'") == [("2",)]
+    assert _sql(schema_url, f"SELECT value FROM {name}.about WHERE name = 'version'") == [("3",)]
     shard = store.shards[0]
     assert contents(shard) == dict(timers(5, 10))
     shard.write(timers(5, 10, 10), [key for key, _ in timers(5, 5)])
@@ -347,10 +383,11 @@ def test_a_store_of_version_1_is_brought_up_and_its_timers_are_found(
     assert rows(store) == {}
 
 
-def test_a_millwheel_that_knows_no_bundles_does_not_open_them(
-    open_it: Open, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("known", [1, 2], ids=["no bundles", "no runs"])
+def test_a_millwheel_that_does_not_know_them_does_not_open_them(
+    open_it: Open, monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
     open_it()
-    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-    with pytest.raises(StoreError, match=r"have version 2, .* use a newer millwheel"):
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:known])
+    with pytest.raises(StoreError, match=r"have version 3, .* use a newer millwheel"):
         open_it()

@@ -92,11 +92,11 @@ def test_a_step_that_is_overtaken_while_its_hooks_run_is_refused_at_its_write(
 
     write = store.shards[0].write
 
-    def overtaken(*arguments: object) -> None:
+    def overtaken(*arguments: object, **options: object) -> None:
         store.shards[0].write = write  # type: ignore[method-assign]
         _take_over(driver, store, "the second driver")
         states.append(contents(store.shards[0]))
-        write(*arguments)  # type: ignore[arg-type]
+        write(*arguments, **options)  # type: ignore[arg-type]
 
     def overtake() -> None:
         store.shards[0].write = overtaken  # type: ignore[method-assign]

@@ -406,7 +406,8 @@ def test_a_server_that_does_not_wait_for_its_disk_does_so_for_a_store(postgres: 
     store.close()
 
 
-def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str) -> None:
+@pytest.mark.parametrize("kept", [False, True], ids=["rows in their places", "rows in runs"])
+def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str, kept: bool) -> None:
     """Rows are written again and again, index entries come and go, checkpoints are large."""
     store = open_it()
     shard = store.shards[0]
@@ -417,7 +418,8 @@ def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str) -> None:
             puts = [(b"R%05d" % key, b"%d" % epoch * 20) for key in range(500)]
             puts += [(b"T%05d%05d" % (epoch, key), b"") for key in range(500)]
             puts.append((b"P", os.urandom(400_000)))
-            shard.write(puts, [b"T%05d%05d" % (epoch - 1, key) for key in range(500)])
+            gone = [b"T%05d%05d" % (epoch - 1, key) for key in range(500)]
+            shard.write(puts, gone, kept=kept)
         cleaned = _cleanings(schema_url, name)
         # A server learns what a connection has done when that does something again, a second later.
         _until(lambda cleaned=cleaned: _written(shard) and _cleanings(schema_url, name) >= cleaned + 2)  # type: ignore[misc]

@@ -105,11 +105,11 @@ def test_a_step_that_loses_a_race_gives_the_answer_of_the_winner(
     original = shard.write
     won: list[list[bytes]] = []
 
-    def slow_write(*arguments: object) -> None:
+    def slow_write(*arguments: object, **options: object) -> None:
         shard.write = original  # type: ignore[method-assign]
         winner = LocalExecutor(Worker(driver.graph, driver.numbers, store))
         won.append(_answer(winner.execute(plan)))
-        original(*arguments)  # type: ignore[arg-type]
+        original(*arguments, **options)  # type: ignore[arg-type]
 
     shard.write = slow_write  # type: ignore[method-assign]
     lost = _answer(executor.execute(plan))

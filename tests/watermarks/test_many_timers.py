@@ -108,10 +108,12 @@ class CountingShard:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         puts, deletes = list(puts), list(deletes)
         self.counts["written"] += len(puts) + len(deletes)
-        self._shard.write(puts, deletes, guard)
+        self._shard.write(puts, deletes, guard, kept=kept)
 
 
 class Running:
