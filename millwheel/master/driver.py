@@ -47,6 +47,8 @@ _ELSEWHERE = -1  # the first tablet of no interval
 _DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
 
 
+_AROUND = 2.0  # times what the hooks of an epoch take: with what is around them, about
+
 _STEP_BUDGET = 1.0  # seconds, and as long as an epoch is to take
 
 
@@ -151,6 +153,7 @@ class Driver:
         self._caught_up_first = graph.behind(graph.replays)
         self._recovering = found.plan
         self._drained = False
+        self._started = False
 
     def _open(self, follow: bool) -> None:
         """Opens injectors and sinks, and tells the injectors whose they are."""
@@ -300,12 +303,23 @@ class Driver:
         moments.append(time.perf_counter())
         records = sum(report.records_in for report in reports)
         waiting = sum(self.sources.lag().values()) if records >= self.sizer.bound // 2 else 0
-        self.sizer.learn(records, moments[-1] - moments[0], waiting)
+        self.sizer.learn(records, self._duration(moments, reports), waiting)
         if self.observer is not None:
             self.observer.epoch(plan, reports, moments)
         if self._balancer is not None:
             self._balance(plan, reports, moments)
         return reports
+
+    def _duration(self, moments: list[float], reports: list[IntervalReport]) -> float:
+        """The seconds that an epoch took; of the first one, without the start of the workers."""
+        spent = moments[-1] - moments[0]
+        if self._started:
+            return spent
+        self._started = True
+        slowest: dict[int, float] = {}
+        for report in reports:
+            slowest[report.level] = max(report.seconds, slowest.get(report.level, 0.0))
+        return min(spent, _AROUND * sum(slowest.values()))
 
     def _balance(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
         assert self._balancer is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 _FIRST = 50_000  # records of the first epoch that finds that much: about half a second's work
 _LEAST = 500
 _MOST = 1_000_000  # a few hundred megabytes in the workers
-_STEP = 2.5  # an epoch may be this much larger or smaller than the one before: one outlier does little
+_LARGER = 4.0  # times the epoch before, at most: one outlier does little
+_SMALLER = 2.5
 _BACKLOG = 5  # full epochs that wait: then they may be longer
 _LONGER = 1.5
 
@@ -20,7 +21,7 @@ class Sizer:
     >>> sizer = Sizer(target=1.0)
     >>> sizer.learn(records=50_000, seconds=0.1)
     >>> sizer.bound
-    125000
+    200000
     """
 
     def __init__(self, target: float, longest: float | None = None) -> None:
@@ -40,7 +41,7 @@ class Sizer:
         if not full and seconds < self.aim:
             return
         factor = self.aim / max(seconds, 1e-3)
-        factor = min(max(factor, 1 / _STEP), _STEP)
+        factor = min(max(factor, 1 / _SMALLER), _LARGER)
         # A slow epoch of few records was slow for another reason, the first one above all: it says that the
         # bound is not too small, and no more.
         self.bound = min(max(int(self.bound * factor), _LEAST), _MOST)

@@ -8,64 +8,75 @@ removed with it, and where one cannot be read, Spark tries the task again and th
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkContext, SparkFiles
 
-from millwheel.worker.envelope import Frame
+from millwheel.worker.envelope import Bytes, Frame
 
 logger = logging.getLogger("millwheel")
 
 Parcel = bytes | tuple[str, int, int]
 """A frame, or the file that it is in, with its place and its length there."""
 
+_MEMORY = "/dev/shm"
+_ROOM = 2 << 30  # bytes free there: an epoch's frames are a few hundred megabytes at most
 _LARGE = 1 << 18  # bytes that a task sends: fewer are faster through the shuffle than a file is made
 
 
 def send(frames: Iterable[Frame], folder: str | None) -> Iterator[tuple[int, Parcel]]:
     """By slot: frames on their way, through files in a folder if there is one."""
-    packed = [frame.to_bytes() for frame in frames]
-    parcels: list[Parcel] = list(packed)
-    if folder is not None and sum(map(len, packed)) >= _LARGE:
+    frames = list(frames)
+    parts = [frame.to_parts() for frame in frames]
+    sizes = [sum(map(len, pieces)) for pieces in parts]
+    if folder is not None and sum(sizes) >= _LARGE:
         try:
-            parcels = _filed(packed, folder)
+            yield from enumerate(_filed(parts, sizes, folder))
+            return
         except OSError as error:  # no room, or an epoch that is over: the shuffle says so, if it matters
             logger.warning("frames go through Spark's shuffle, as %s cannot be written: %s", folder, error)
-    yield from enumerate(parcels)
+    yield from enumerate(frame.to_bytes() for frame in frames)
 
 
-def _filed(packed: list[bytes], folder: str) -> list[Parcel]:
+def _filed(parts: list[list[Bytes]], sizes: list[int], folder: str) -> list[Parcel]:
     """Each attempt at a task has a file of its own."""
     handle, name = tempfile.mkstemp(dir=folder)
-    parcels: list[Parcel] = []
-    start = 0
     with open(handle, "wb") as file:
-        for data in packed:
-            file.write(data)
-            parcels.append((name, start, len(data)))
-            start += len(data)
-    return parcels
+        file.writelines(chain.from_iterable(parts))
+    starts = accumulate(sizes, initial=0)
+    return [(name, start, size) for start, size in zip(starts, sizes, strict=False)]
 
 
 def receive(items: Iterable[object]) -> list[Frame]:
     """The frames among what Spark hands to a task, of which the first level's may be a number."""
-    return [Frame.from_bytes(_fetched(item[1])) for item in items if isinstance(item, tuple)]
+    return [_fetched(item[1]) for item in items if isinstance(item, tuple)]
 
 
-def _fetched(parcel: Parcel) -> bytes:
+def _fetched(parcel: Parcel) -> Frame:
     if isinstance(parcel, bytes):
-        return parcel
+        return Frame.from_bytes(parcel)
     name, start, length = parcel
     with open(name, "rb") as file:
-        file.seek(start)
-        data = file.read(length)
-    if len(data) < length:
-        raise OSError(f"{name} ends before a frame of {length:,} bytes does")
-    return data
+        if os.fstat(file.fileno()).st_size < start + length:
+            raise OSError(f"{name} ends before a frame of {length:,} bytes does")
+        # Its pages are in memory, and are not copied: files are removed, but none is ever cut or changed.
+        data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    return Frame.from_parts(data[start : start + length])
+
+
+def _has_room(folder: str) -> bool:
+    """Whether files can be kept in memory: to write them to a disk's cache takes several times as long."""
+    try:
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM
+    except OSError:
+        return False
 
 
 class Parcels:
@@ -76,8 +87,12 @@ class Parcels:
         self._made = 0
         master = str(context.master)
         if master == "local" or master.startswith("local["):
-            # Spark removes it at its end, also where this process is killed.
-            self._root = Path(tempfile.mkdtemp(prefix="millwheel-frames-", dir=SparkFiles.getRootDirectory()))
+            place = _MEMORY if _has_room(_MEMORY) else SparkFiles.getRootDirectory()
+            self._root = Path(tempfile.mkdtemp(prefix="millwheel-frames-", dir=place))
+            # At its end, also where this process is killed, Spark removes it as it does its own folders.
+            jvm: Any = context._jvm
+            hooks = jvm.org.apache.spark.util.ShutdownHookManager
+            hooks.registerShutdownDeleteDir(jvm.java.io.File(os.fspath(self._root)))
 
     def folder(self, epoch: int) -> str | None:
         """A new folder for the frames of an epoch."""

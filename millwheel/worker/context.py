@@ -149,6 +149,8 @@ class HookContext:
         return data
 
     def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
+        if clock is WATERMARK and type(time) is int and type(tag) is str and self.timers.get(tag) == time:
+            return  # it is set already, as by each record of a window but the first
         if type(time) is not int:
             time = _integer(time, "a timer's time")
         if type(tag) is not str:

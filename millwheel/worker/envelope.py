@@ -12,11 +12,14 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, NamedTuple, cast
 
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.record import Record, RecordId, decode_json
+
+Bytes = bytes | memoryview
+"""What was packed here, or stands somewhere in what a carrier has brought."""
 
 
 class Columns(NamedTuple):
@@ -144,7 +147,7 @@ def pack_section(edge: int, interval: int, tablet: int | None, columns: Columns)
     )
 
 
-def unpack_section(data: bytes) -> Section:
+def unpack_section(data: Bytes) -> Section:
     """The inverse of `pack_section`."""
     edge, interval, tablet, keys, timestamps, ids, is_json, values, *more = unpack(data)
     counts = more[0] if more else None  # a checkpoint of an earlier version has none
@@ -201,6 +204,9 @@ def _numbers(kind: str, data: bytes) -> list[int]:
     return numbers.tolist()
 
 
+_HEAD = 4  # bytes of a frame's parts that say how long the first one is
+
+
 @dataclass
 class Frame:
     """What one task sends to one slot. Every task sends one to every slot, empty or not, so that a
@@ -209,7 +215,7 @@ class Frame:
     senders: int
     sender: int
     watermarks: dict[str, int]
-    sections: dict[int, list[bytes]] = field(default_factory=dict)
+    sections: dict[int, list[Bytes]] = field(default_factory=dict)
     """By level; those for a later level are passed on."""
     reports: list[dict[str, Any]] = field(default_factory=list)
     batches: list[bytes] = field(default_factory=list)
@@ -225,3 +231,20 @@ class Frame:
     def from_bytes(data: bytes) -> Frame:
         """The inverse of `to_bytes`."""
         return Frame(*unpack(data))
+
+    def to_parts(self) -> list[Bytes]:
+        """For a carrier that takes several things: the sections as they are, behind all else."""
+        lengths = {level: list(map(len, sections)) for level, sections in self.sections.items()}
+        head = pack_plain(list({**self.__dict__, "sections": lengths}.values()))
+        return [len(head).to_bytes(_HEAD, "big"), head, *chain.from_iterable(self.sections.values())]
+
+    @staticmethod
+    def from_parts(data: memoryview) -> Frame:
+        """The inverse of `to_parts`, laid end to end; the sections are where they are, and not copied."""
+        end = _HEAD + int.from_bytes(data[:_HEAD], "big")
+        frame = Frame(*unpack(data[_HEAD:end]))
+        for level, lengths in cast(dict[int, list[int]], frame.sections).items():
+            ends = list(accumulate(lengths, initial=end))
+            frame.sections[level] = [data[first:last] for first, last in pairwise(ends)]
+            end = ends[-1]
+        return frame

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from millwheel.errors import MillWheelError, UserCodeError, shorten
@@ -32,6 +33,8 @@ from millwheel.worker.tablets import BYTES, ROWS, WATERMARK_TIMERS, Tablets
 _MOST_FIRINGS = 1_000_000  # of one key in one epoch: past this, a timer that sets itself never ends
 
 _NO_POSITIONS: list[int] = []
+
+_RUN = 16  # positions that follow each other: of fewer, each is looked up by itself
 
 _HOT_SHARE = 20  # a key with less than a twentieth of an interval's records makes it no hotter than others
 
@@ -235,12 +238,11 @@ class KeyedRun:
         only = arrivals.only_stream() or ""
         lazy = json is not None
         plain = bool(only) and ids is None and (json is None or not arrivals.decoded)
-        value_at = values.__getitem__ if json is None else json.__getitem__
-        timestamp_at = timestamps.__getitem__
+        given: list[Any] = values if json is None else json
 
         def run_plain(key: str, piece: list[int]) -> None:
             """Records of one stream, without IDs: as most are."""
-            for value, timestamp in zip(map(value_at, piece), map(timestamp_at, piece), strict=True):
+            for value, timestamp in zip(_at(piece, given), _at(piece, timestamps), strict=True):
                 record = new(Record)  # its constructor would set what most hooks do not ask for
                 if lazy:
                     record._json = value
@@ -399,6 +401,35 @@ class KeyedRun:
             cause=error,
             details="".join(traceback.format_exception(error)),
         )
+
+
+def _at(positions: list[int], column: list[Any]) -> Iterable[Any]:
+    """What stands in a column at these positions, which rise. Those of a key are as a rule a few runs."""
+    start, count = 0, len(positions)
+    if count < _RUN:
+        return map(column.__getitem__, positions)
+    found: list[Any] = []
+    while start < count:
+        first = positions[start]
+        end = count if positions[-1] - first == count - start - 1 else _end_of_run(positions, start)
+        if end - start < _RUN:
+            return chain(found, map(column.__getitem__, positions[start:]))
+        found += column[first : first + end - start]
+        start = end
+    return found
+
+
+def _end_of_run(positions: list[int], start: int) -> int:
+    """Where positions that follow each other end."""
+    offset = positions[start] - start
+    low, high = start + 1, len(positions)
+    while low < high:
+        middle = (low + high) // 2
+        if positions[middle] - middle == offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 _Others = tuple[tuple[int | None, int], tuple[int | None, int]]

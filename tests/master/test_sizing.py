@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 import millwheel as mw
 from millwheel.master.sizing import Sizer
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
 from tests.store.driving import run_to_the_end, take
 
 
@@ -93,15 +99,17 @@ class TestABacklog:
 
 
 class _Heard(Sizer):
-    """Epochs of twenty records, and what was said of those that wait."""
+    """Epochs of twenty records, and what was said of them."""
 
     def __init__(self) -> None:
         super().__init__(target=1.0)
         self.bound = 20
         self.waiting: list[int] = []
+        self.seconds: list[float] = []
 
     def learn(self, records: int, seconds: float, waiting: int = 0) -> None:
         self.waiting.append(waiting)
+        self.seconds.append(seconds)
 
 
 def test_a_driver_tells_how_much_waits_behind_a_full_epoch() -> None:
@@ -112,6 +120,29 @@ def test_a_driver_tells_how_much_waits_behind_a_full_epoch() -> None:
     heard = driver.sizer = _Heard()
     run_to_the_end(driver, executor)
     assert heard.waiting[:5] == [80, 60, 40, 20, 0]
+
+
+def test_the_start_of_the_workers_says_nothing_about_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = mw.Pipeline("p")
+    p.inject("in", mw.injectors.Generator(_record, count=60))
+    p.add(mw.Computation(), name="C", inputs={"in": mw.by_key})
+    driver, executor = take(p, MemoryStore(1))
+    heard = driver.sizer = _Heard()
+    execute = executor.execute
+    late = [0.0]
+    clock = time.perf_counter
+
+    def slowly(plan: Plan) -> list[Frame]:
+        late[0] += 100.0
+        return execute(plan)
+
+    monkeypatch.setattr(executor, "execute", slowly)
+    monkeypatch.setattr("millwheel.master.driver.time.perf_counter", lambda: clock() + late[0])
+    for _ in range(2):
+        plan = driver.next_plan()
+        assert plan is not None
+        driver.run(plan, executor)
+    assert heard.seconds[0] < 100.0 < heard.seconds[1]
 
 
 def _record(number: int) -> mw.Record:

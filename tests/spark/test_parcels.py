@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import SparkFiles
 
 import millwheel as mw
 from millwheel.master.driver import Driver
@@ -66,10 +70,65 @@ class TestOneTask:
             receive(sent)
 
 
+def test_a_frame_in_parts_is_the_same_frame() -> None:
+    for frame in (
+        Frame(2, 1, {}),
+        Frame(3, 0, {"@in": 5}, {1: [b"a", b""], 2: [], 3: [b"bc"]}, [{"level": 1}], [b"batch"], b"error"),
+    ):
+        data = b"".join(frame.to_parts())
+        assert Frame.from_parts(memoryview(data)) == frame
+        assert Frame.from_parts(memoryview(data)).to_bytes() == frame.to_bytes()
+
+
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn"])
 def test_tasks_on_several_machines_have_no_folder(master: str) -> None:
     context: Any = SimpleNamespace(master=master)
     assert Parcels(context).folder(1) is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("room", [0, 1 << 60], ids=["in memory", "no room in memory"])
+def test_files_are_in_memory_where_there_is_room(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(parcels, "_ROOM", room)
+    made = Parcels(spark.sparkContext)
+    folder = Path(made.folder(1) or "")
+    assert folder.is_dir()
+    assert folder.is_relative_to(parcels._MEMORY if not room else SparkFiles.getRootDirectory())
+    made.close()
+    assert not folder.parent.exists()
+
+
+def test_a_place_that_is_not_there_has_no_room(tmp_path: Path) -> None:
+    assert not parcels._has_room(str(tmp_path / "nowhere"))
+
+
+_KILLED = """
+import os, sys, time
+from pyspark import SparkContext
+from millwheel.spark.parcels import Parcels
+
+context = SparkContext("local[1]", conf=None)
+print(Parcels(context).folder(1), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.spark
+def test_a_driver_that_is_killed_leaves_no_file() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        process.kill()
+    end = time.monotonic() + 60
+    while folder.parent.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not folder.parent.exists()
 
 
 _COUNT = 30_000
@@ -151,9 +210,9 @@ class TestOnSpark:
 def _lose_next() -> None:
     real = parcels._filed
 
-    def lose(packed: list[bytes], folder: str) -> list[parcels.Parcel]:
+    def lose(*given: Any) -> list[parcels.Parcel]:
         parcels._filed = real
-        found = real(packed, folder)
+        found = real(*given)
         Path(found[0][0]).unlink()  # type: ignore[arg-type]
         return found
 

@@ -25,12 +25,14 @@ class _UndoingShard:
         puts: Iterable[tuple[bytes, bytes]],
         deletes: Iterable[bytes] = (),
         guard: Guard | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         puts, deletes = list(puts), list(deletes)
         keys = sorted({key for key, _ in puts} | set(deletes))
         with self._shard.snapshot() as snapshot:
             before = dict(zip(keys, snapshot.get_each(keys), strict=True))
-        self._shard.write(puts, deletes, guard)
+        self._shard.write(puts, deletes, guard, kept=kept)
         self._log.append((self._shard, before))
 
 

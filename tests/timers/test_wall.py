@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 import millwheel as mw
 from tests.computations import Hooks, hooks, values
 from tests.conftest import MakeHarness
@@ -86,3 +90,30 @@ def test_now_is_one_value_in_all_hooks_of_an_epoch(harness: MakeHarness) -> None
         h.advance_wall(77)
         h.send("in", None, timestamp=0, key="b")
     assert values(h.output("out")) == [77] * 4
+
+
+@pytest.mark.parametrize(
+    ("tag", "time"), [("t", 5.0), ("t", True), (b"t", 5), (["t"], 5)], ids=["float", "bool", "bytes", "list"]
+)
+def test_a_timer_that_is_set_already_is_looked_at_no_less(harness: MakeHarness, tag: Any, time: Any) -> None:
+    def twice(c: Hooks, record: mw.Record) -> None:
+        c.set_timer("t", int(time))
+        c.set_timer("t", int(time))
+        c.set_timer(tag, time)
+
+    with pytest.raises(mw.UserCodeError, match="a timer's"):
+        harness(hooks(twice)).send("in", 0, 0, key="k")
+
+
+def test_a_timer_that_changes_its_clock_and_back_is_the_last_one(harness: MakeHarness) -> None:
+    def change(c: Hooks, record: mw.Record) -> None:
+        for clock in record.value:
+            c.set_timer("t", 5, clock=clock)
+
+    h = harness(hooks(change, lambda c, timer: c.produce("out", timer.clock)))
+    h.send("in", [mw.WATERMARK, mw.WALL, mw.WATERMARK], 0, key="a")
+    h.send("in", [mw.WATERMARK, mw.WALL], 0, key="b")
+    h.advance("in", 10)
+    assert [(record.key, record.value) for record in h.output("out")] == [("a", mw.WATERMARK)]
+    h.advance_wall(10)
+    assert [record.value for record in h.output("out")] == [mw.WATERMARK, mw.WALL]
