@@ -176,6 +176,8 @@ class PostgresShard:
         session.sync()
         if run is not None:
             self._log.add(run[0], changes.rows)
+        elif listed:
+            self._log.clear()
 
     def _all_rows(self, session: Session, listed: Listed, rows: Rows) -> Rows:
         """What becomes of rows, in order, with those that have waited."""

@@ -105,6 +105,10 @@ class Log:
         """Remembers a run that was written."""
         self._known = {**self._known, name: rows}
 
+    def clear(self) -> None:
+        """Forgets all: they were brought in."""
+        self._known = {}
+
 
 def look_up(runs: Sequence[Rows], keys: Iterable[bytes]) -> Rows:
     """Of these keys those that are in runs."""

@@ -100,6 +100,7 @@ def test_rows_wait_and_then_all_are_in_their_places(open_it: Open) -> None:
     shard.write([], [key for key, _ in _rows(b"", 0, 5)], kept=True)  # there are sixteen now
     model = {key: value for key, value in model.items() if key >= b"R\x00\x0100005"}
     assert stored(store) == contents(shard) == {b"M": b"14", **model}
+    assert _shard(store)._log._known == {}, "what waits no more takes no memory"
 
 
 def test_a_write_that_is_not_kept_brings_in_what_waits(open_it: Open) -> None:
