@@ -4,9 +4,8 @@ Counts by key and one-second window, up to two seconds out of order, from JSON l
 system is a process (or two) of its own, started anew for every run, and takes its turn in every round. All
 are timed in the same way, from outside: a run on a short input and one on a long input, from the start of
 the process to its end. The steady rate is what the difference says, (long - short) records in the time that
-the long run took more; the start-up is what is left of the short run at that rate. Of several rounds the
-medians of the seconds are compared: a start that took two seconds more or less makes the rate of one round
-anything at all, and with it the median of few.
+the long run took more; the start-up is what is left of the short run at that rate. Of several rounds it is
+the median of those differences: of rates, one from a start that took some seconds less would count for many.
 """
 
 from __future__ import annotations
@@ -172,7 +171,8 @@ class _Case:
         systems: dict[str, dict[str, Any]] = {}
         for name, turns in self._turns.items():
             load = self._case.load_of(name)
-            rate, start = line(load, *map(statistics.median, zip(*turns, strict=True)))
+            short = statistics.median(short for short, _ in turns)
+            rate, start = line(load, short, short + statistics.median(long - short for short, long in turns))
             systems[name] = {
                 "records": load.long,
                 "records_of_the_short_run": load.short,

@@ -51,6 +51,7 @@ def run(system: System, source: data.Input, work: Path, batch: int) -> tuple[Cou
     work.mkdir(parents=True)
     commands = system.prepare(source, work, batch)
     log = work / "log"
+    os.sync()  # what others have left for the disk is not to slow down who waits for it
     with open(log, "wb") as output:
         started = time.perf_counter()
         processes = [

@@ -150,11 +150,12 @@ class PostgresShard:
         listed: Listed = session.answer(waiting)
         more, cut = removal.changes(session.answer(bundles), session.answer(marks))
         deletes, placed, puts, new = changes.deletes + more, [], changes.puts + cut, changes.new
+        rows = changes.rows
         run = self._log.next(changes.rows, listed) if changes.kept and changes.rows else None
         if run is not None:
             new = [*new, run]
         else:
-            rows = self._all_rows(session, listed, changes.rows)
+            rows = self._all_rows(session, listed, rows)
             places = changes.places
             deletes += [name for name, _ in listed]
             deletes += [key for key, value in rows.items() if value is None]
@@ -177,7 +178,7 @@ class PostgresShard:
         if run is not None:
             self._log.add(run[0], changes.rows)
         elif listed:
-            self._log.clear()
+            self._log.brought_in(len(rows))
 
     def _all_rows(self, session: Session, listed: Listed, rows: Rows) -> Rows:
         """What becomes of rows, in order, with those that have waited."""

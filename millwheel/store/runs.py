@@ -31,6 +31,8 @@ _NUMBER = slice(1, 9)
 _MOST = 16  # runs that wait: who has none of them in memory reads all
 _BYTES = 4 << 20  # of them together
 _LEAST = 64  # rows in the first run: few are as well written at once
+_AGAIN = 1.5  # times that a row is in runs, on average, before waiting is of use
+_PAUSE = 64  # writes until it is tried again, where it was of none
 
 
 def is_row(key: bytes) -> bool:
@@ -71,14 +73,21 @@ class Log:
     A run never changes, and its id is its own. So what was once read of one is right for as long as it waits.
     """
 
-    def __init__(self, most: int = _MOST, size: int = _BYTES, least: int = _LEAST) -> None:
+    def __init__(
+        self, most: int = _MOST, size: int = _BYTES, least: int = _LEAST, pause: int = _PAUSE
+    ) -> None:
         self._most = most
         self._size = size
         self._least = least
         self._known: dict[bytes, Rows] = {}
+        self._longest_pause = pause
+        self._pause = 0
 
     def next(self, rows: Rows, listed: Listed) -> tuple[bytes, bytes] | None:
         """A run for some rows, behind those that wait; None where it is time to bring all into place."""
+        if not listed and self._pause:
+            self._pause -= 1
+            return None
         if len(listed) + 1 >= self._most or (not listed and len(rows) < self._least):
             return None
         data = pack_plain([list(rows), list(rows.values())])
@@ -105,8 +114,14 @@ class Log:
         """Remembers a run that was written."""
         self._known = {**self._known, name: rows}
 
-    def clear(self) -> None:
-        """Forgets all: they were brought in."""
+    def brought_in(self, rows: int) -> None:
+        """Forgets all: so many rows were brought into their places.
+
+        Where those of one run were others than those of the next, each was written twice for nothing: then
+        they do not wait for a while.
+        """
+        if sum(map(len, self._known.values())) < _AGAIN * rows:
+            self._pause = self._longest_pause
         self._known = {}
 
 

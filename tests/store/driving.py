@@ -65,5 +65,5 @@ def packing_much(store: Store) -> Store:
     for shard in store.shards:
         assert isinstance(shard, PostgresShard)
         shard._bundler = Bundler(size=60, most=12, least=1)
-        shard._log = Log(most=4, least=1)
+        shard._log = Log(most=4, least=1, pause=0)
     return store

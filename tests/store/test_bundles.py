@@ -147,7 +147,7 @@ def any_store(postgres: Cluster) -> Iterator[list[PostgresStore]]:
 def _pack_much(shard: PostgresShard) -> None:
     """Packs what is small already, and remembers nothing of what it has packed."""
     shard._bundler = Bundler(size=14, most=5, least=2)
-    shard._log = Log(most=4, size=120, least=1)
+    shard._log = Log(most=4, size=120, least=1, pause=0)
 
 
 def _check_write(shard: PostgresShard, model: dict[bytes, bytes], step: Write) -> None:

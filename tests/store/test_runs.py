@@ -85,6 +85,32 @@ def test_of_several_runs_the_last_one_says_what_a_row_is() -> None:
     assert list(runs.laid_over(entries[:1], waiting, b"A", b"Rb")) == [(b"Q", b"0")]
 
 
+def _waits_again(log: Log, rows: Rows) -> list[bool]:
+    """Of a hundred writes with nothing that waits: whether the rows may."""
+    return [log.next(rows, []) is not None for _ in range(100)]
+
+
+def test_rows_that_are_not_written_again_do_not_wait_for_a_while() -> None:
+    rows: Rows = {b"R%d" % key: b"1" for key in range(100)}
+    log = Log()
+    for number in range(3):  # three times the same: each is brought in once
+        log.add(_name(number), rows)
+    log.brought_in(100)
+    assert _waits_again(log, rows) == [True] * 100
+    for number in range(3):
+        log.add(_name(number), {b"R%d" % key: b"1" for key in range(100 * number, 100 * number + 100)})
+    log.brought_in(300)
+    assert _waits_again(log, rows) == [False] * 64 + [True] * 36
+
+
+def test_a_pause_does_not_keep_rows_from_standing_behind_what_waits() -> None:
+    log = Log()
+    log.add(_name(1), {b"R": b"1"})
+    log.brought_in(1)
+    assert log.next({b"R": b"1"}, []) is None
+    assert log.next({b"R": b"1"}, [(_name(2), 10)]) is not None
+
+
 # In a store.
 
 
