@@ -51,7 +51,14 @@ def _field(result: dict[str, Any]) -> str:
         "guarantee",
     ]
     absent = [f"{name}: {reason}" for name, reason in result["absent"].items()]
-    return "\n\n".join([markdown(head, rows), *absent])
+    return "\n\n".join([markdown(head, rows), *map(_rounds, result["cases"]), *absent])
+
+
+def _rounds(case: dict[str, Any]) -> str:
+    """How much the runs of one system differ from round to round."""
+    turns = case["systems"]["millwheel"]["seconds"]
+    runs = ", ".join(f"{short:.1f} and {long:.1f}" for short, long in turns)
+    return f"Seconds of millwheel's short and long runs with {case['keys']:,} keys, by round: {runs}."
 
 
 def _throughput(result: dict[str, Any]) -> str:
