@@ -61,7 +61,7 @@ class Folder:
         if self._seen is not None and (not self._may_grow or time.monotonic() < self._again):
             return self._seen
         started = time.perf_counter()
-        found = {path: stat for path in sorted(self.paths()) if (stat := _stat(path)) is not None}
+        found = self._found()
         if not found and not self._may_grow:
             raise InputError(
                 f"no file matches {self._pattern}: mend the pattern, or follow it (follow=True) "
@@ -73,6 +73,23 @@ class Folder:
         took = time.perf_counter() - started
         self._again = time.monotonic() + took * _PAUSE if len(found) > _MANY else 0.0
         return self._seen
+
+    def _found(self) -> dict[str, os.stat_result]:
+        """The files that there are, each under one of its names: links are no further files."""
+        found = {path: stat for path in sorted(self.paths()) if (stat := _stat(path)) is not None}
+        names: dict[tuple[int, int], list[str]] = {}
+        for path, stat in found.items():
+            if stat.st_ino:  # some file systems of the network have none
+                names.setdefault((stat.st_ino, stat.st_dev), []).append(path)
+        if len(names) < len(found):
+            known = {file.path for file in self.files.values()}
+            for linked in names.values():
+                if len(linked) > 1:
+                    kept = min(linked, key=lambda path: (path not in known, os.path.islink(path), path))
+                    for path in linked:
+                        if path != kept:
+                            del found[path]
+        return found
 
     def _match(self, found: dict[str, os.stat_result]) -> list[str]:
         """Recognises the files that are known; returns the paths of the others."""

@@ -5,12 +5,14 @@ A position counts bytes since the log began; a file's name is the position of it
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 _FILE_SIZE = 64 << 20  # bytes after which a new file is begun
 
@@ -22,23 +24,38 @@ class LogFull(Exception):
 class Log:
     """Invariant: what `append` has returned from is durable, and before `durable`.
 
-    Callers of `append` share syncs: each waits for one that began after its lines were written.
+    Callers of `append` share syncs: each waits for one that began after its lines were written. What a failed
+    write or a failed sync has left is truncated before anything else is written. Nothing is buffered in the
+    process, so nothing can be written after it.
     """
 
     def __init__(self, folder: Path, limit: int, *, file_size: int = _FILE_SIZE) -> None:
         self._folder = folder
         self._limit = limit
         self._file_size = file_size
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         self._syncing = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = _files(folder)
-        begin, path = found[-1] if found else (0, folder / f"{0:020d}.jsonl")
-        self._file: IO[bytes] = open(path, "ab")  # noqa: SIM115 - closed with the log
-        self._begin = begin
-        self._mend(path)
-        self._written = self.durable = begin + os.fstat(self._file.fileno()).st_size
+        for _, path in found:
+            os.chmod(path, 0o600)
+        self._begin = found[-1][0] if found else 0
+        self._file = self._open()
+        self._mend(self._path())
+        self._written = self.durable = self._begin + os.fstat(self._file.fileno()).st_size
         self._released = found[0][0] if found else 0
+        self._failures = 0
+        self._dirty = False
+        """Whether a part of something that failed may be behind `_written`."""
+
+    def _open(self) -> FileIO:
+        def private(name: str, flags: int) -> int:
+            return os.open(name, flags, 0o600)
+
+        return FileIO(os.fspath(self._path()), "ab", opener=private)
+
+    def _path(self) -> Path:
+        return self._folder / f"{self._begin:020d}.jsonl"
 
     def _mend(self, path: Path) -> None:
         """Drops a last line that was not written to its end: nobody was told that it was."""
@@ -59,46 +76,74 @@ class Log:
         _sync(self._folder)
 
     def append(self, lines: bytes) -> None:
-        """Adds whole lines; returns when they are durable."""
+        """Adds whole lines; returns when they are durable. After an `OSError` none of them is there."""
         with self._writing:
             if self._written - self._released + len(lines) > self._limit:
                 waiting = self._written - self._released
                 raise LogFull(f"{waiting:,} bytes wait to be injected: send again later")
-            if self._written - self._begin >= self._file_size:
-                self._turn()
-            start = self._written
+            self._clean()
+            self._dirty = True
             try:
-                self._file.write(lines)
-                self._file.flush()
+                _write_all(self._file, lines)
             except OSError:
-                self._undo(start)
+                with contextlib.suppress(OSError):  # else the next append tries it again
+                    self._clean()
                 raise
-            self._written = position = start + len(lines)
-        with self._syncing:
-            if self.durable >= position:
-                return
-            with self._writing:
-                # A handle of its own: a new file may be begun, and this one closed, meanwhile.
-                handle, written = os.dup(self._file.fileno()), self._written
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-            self.durable = max(self.durable, written)
+            self._dirty = False
+            self._written = position = self._written + len(lines)
+            failures = self._failures
+        self._sync_through(position, failures)
 
-    def _undo(self, position: int) -> None:
-        """Takes back what a full disk has taken a part of."""
-        path = self._folder / f"{self._begin:020d}.jsonl"
-        os.truncate(path, position - self._begin)
-        self._file = open(path, "ab")  # noqa: SIM115 - closed with the log
+    def _sync_through(self, position: int, failures: int) -> None:
+        with self._syncing:
+            if failures != self._failures:
+                raise OSError(errno.EIO, "a sync of the disk failed")
+            if self.durable < position:
+                self._sync()
+            with self._writing:
+                if self._written - self._begin < self._file_size:
+                    return
+                with contextlib.suppress(OSError):  # then the file grows, and the next append tries again
+                    self._turn()
+
+    def _sync(self) -> None:
+        """Makes all that is written durable, or takes it back; with `_syncing` held.
+
+        After a sync that failed the next one may succeed and yet not have written everything. All callers
+        whose lines are taken back wait for a sync, and get an error.
+        """
+        written = self._written
+        try:
+            os.fsync(self._file.fileno())
+        except OSError:
+            with self._writing:
+                self._failures += 1
+                self._written, self._dirty = self.durable, True
+                with contextlib.suppress(OSError):
+                    self._clean()
+            raise
+        self.durable = written
+
+    def _clean(self) -> None:
+        """Truncates what a failure has left a part of; with `_writing` held."""
+        if self._dirty:
+            os.ftruncate(self._file.fileno(), self._written - self._begin)
+            self._dirty = False
 
     def _turn(self) -> None:
-        """Begins a new file; all of the last one is durable then."""
-        os.fsync(self._file.fileno())
-        self._file.close()
+        """Begins a new file, once all of the last one is durable; with both locks held."""
+        if self.durable < self._written:
+            self._sync()
+        last = self._file, self._begin
         self._begin = self._written
-        self._file = open(self._folder / f"{self._begin:020d}.jsonl", "ab")  # noqa: SIM115 - as above
-        _sync(self._folder)
+        try:
+            self._file = self._open()
+            _sync(self._folder)
+        except OSError:
+            self._path().unlink(missing_ok=True)
+            self._file, self._begin = last
+            raise
+        last[0].close()
 
     def release(self, position: int) -> None:
         """What is before a position is not needed any more."""
@@ -129,6 +174,12 @@ def pieces(folder: Path, start: int, end: int) -> Iterator[tuple[str, int, int, 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in folder.glob("*.jsonl") if path.stem.isdecimal())
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _sync(folder: Path) -> None:

@@ -32,7 +32,7 @@ class RecordBatch(NamedTuple):
     keys: list[str] | None = None
     bad: Sequence[BadInput] = ()
     json: list[bytes] | None = None
-    """Where each value is what JSON makes of a line: the lines, which then travel in their place."""
+    """Where each value is what JSON makes of a line: the lines, none with a newline in it, which travel."""
     fields: dict[str, list[Any]] | None = None
     """By name: a field of each value. Where there are some, ``json`` stands for the values, which are not."""
 

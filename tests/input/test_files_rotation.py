@@ -58,6 +58,38 @@ def test_a_file_that_is_renamed_is_not_read_twice(looks: Any, tmp_path: Path) ->
     assert looks() == []
 
 
+@pytest.mark.parametrize("link", ["symbolic", "hard"])
+@pytest.mark.parametrize("names", [("app.log", "zzz.log"), ("app.log", "aaa.log")])
+def test_one_file_under_two_names_is_read_once(
+    looks: Any, tmp_path: Path, link: str, names: tuple[str, str]
+) -> None:
+    path = jsonl(tmp_path / names[0], [{"t": 1}, {"t": 2}])
+    other = tmp_path / names[1]
+    if link == "symbolic":
+        other.symlink_to(path)
+    else:
+        other.hardlink_to(path)
+    assert looks() == [{"t": 1}, {"t": 2}]
+    append(path, '{"t": 3}\n')
+    assert looks() == [{"t": 3}]
+    jsonl(tmp_path / "next.log", [{"t": 4}])
+    other.unlink()
+    if link == "symbolic":
+        other.symlink_to(tmp_path / "next.log")  # as a link "current" is moved at each rotation
+    assert looks() == [{"t": 4}]
+    path.unlink() if link == "symbolic" else path.rename(other)
+    append(tmp_path / "next.log", '{"t": 5}\n')
+    assert looks() == [{"t": 5}]
+
+
+def test_a_run_reads_a_file_under_two_names_once(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl.gz", [{"t": 1}, {"t": 2}])
+    (tmp_path / "b.jsonl.gz").symlink_to(path)
+    p = mw.Pipeline("links")
+    p.inject("in", Files(tmp_path / "*", timestamp="t"))
+    assert run(p, MemoryStore()).records_in == 2
+
+
 def test_what_is_written_to_a_file_after_it_was_renamed_is_read(looks: Any, tmp_path: Path) -> None:
     path = jsonl(tmp_path / "app.log", [{"t": 1}])
     assert looks() == [{"t": 1}]

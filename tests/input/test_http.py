@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ import millwheel as mw
 from millwheel.injectors.log import Log, LogFull, pieces
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
+from tests.servers.disk import full_disk
 from tests.store.driving import take
 
 Http = mw.injectors.Http
@@ -222,26 +225,86 @@ class TestLog:
         log.append(b"x" * 20 + b"\n")
         log.close()
 
-    def test_a_disk_that_is_full_takes_nothing(self, tmp_path: Path) -> None:
-        log = Log(tmp_path, 1_000)
+    def test_a_disk_that_is_full_takes_nothing_and_loses_nothing_later(self, tmp_path: Path) -> None:
+        log = Log(tmp_path, 1 << 20)
         log.append(b"whole\n")
+        with full_disk(1_000), pytest.raises(OSError, match="too large"):
+            log.append(b"not whole\n" * 200)
+        for number in range(100):
+            log.append(b"again %d\n" % number)
+        log.close()
+        gc.collect()  # whatever still holds a buffer writes it now
+        (path,) = tmp_path.iterdir()
+        expected = b"whole\n" + b"".join(b"again %d\n" % number for number in range(100))
+        assert path.read_bytes() == expected
+        again = Log(tmp_path, 1 << 20)
+        assert again.durable == len(expected)
+        again.close()
 
-        class Full:
-            def __init__(self, file: Any) -> None:
-                self._file = file
-
-            def write(self, data: bytes) -> None:
-                self._file.write(data[:3])
-                self._file.flush()
-                raise OSError(28, "No space left on device")
-
-        log._file = Full(log._file)  # type: ignore[assignment]
-        with pytest.raises(OSError, match="No space"):
-            log.append(b"not whole\n")
+    def test_a_part_that_cannot_be_truncated_yet_is_truncated_before_the_next_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = Log(tmp_path, 1 << 20)
+        log.append(b"whole\n")
+        with monkeypatch.context() as patch:
+            patch.setattr("millwheel.injectors.log.os.ftruncate", _fail)
+            with full_disk(1_000), pytest.raises(OSError, match="too large"):
+                log.append(b"not whole\n" * 200)
+            with pytest.raises(OSError, match="planted"):
+                log.append(b"again\n")
         log.append(b"again\n")
+        log.close()
         (path,) = tmp_path.iterdir()
         assert path.read_bytes() == b"whole\nagain\n"
+
+    def test_a_sync_that_fails_takes_back_all_that_waited_for_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = Log(tmp_path, 1 << 20)
+        log.append(b"whole\n")
+        with monkeypatch.context() as patch:
+            patch.setattr("millwheel.injectors.log.os.fsync", _fail)
+            with pytest.raises(OSError, match="planted"):
+                log.append(b"never durable\n")
+        assert log.durable == 6
+        log.append(b"again\n")
         log.close()
+        (path,) = tmp_path.iterdir()
+        assert path.read_bytes() == b"whole\nagain\n"
+
+    def test_nobody_else_can_read_it(self, tmp_path: Path) -> None:
+        folder = tmp_path / "new"
+        old = os.umask(0o022)
+        try:
+            log = Log(folder, 10_000, file_size=5)
+            log.append(b"first\n")
+            log.append(b"second\n")
+            log.close()
+        finally:
+            os.umask(old)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+        for path in folder.iterdir():
+            path.chmod(0o644)  # as a former version made them
+        Log(folder, 10_000).close()
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def _fail(*_: Any) -> None:
+    raise OSError(5, "planted")
+
+
+def test_what_is_answered_with_200_after_a_full_disk_is_there(http_injector: Any) -> None:
+    injector = http_injector(max_body=1 << 20)
+    assert _post(injector.port, {"t": 1})[0] == 200
+    with full_disk(2_000):
+        status, answer = _post(injector.port, [{"t": 2, "v": "x" * 50}] * 50)
+    assert status == 503
+    assert "the log cannot be written" in answer["error"]
+    for number in range(3, 200):
+        assert _post(injector.port, {"t": number})[0] == 200
+    gc.collect()
+    assert [record.timestamp for record in _read(injector)] == [1, *range(3, 200)]
 
 
 SERVER = """
