@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import PipelineError
 from millwheel.master.balancer import Balancer
-from millwheel.master.driver import Driver, Executor
+from millwheel.master.driver import Driver
+from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots, shard_count
 from millwheel.master.job import Job
 from millwheel.master.progress import Progress

@@ -14,13 +14,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from millwheel.errors import EngineError, FencedError
 from millwheel.master.balancer import Balancer
+from millwheel.master.executor import Executor
 from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Journal, Partition
 from millwheel.master.layout import Change, Layout
+from millwheel.master.observer import Observer
 from millwheel.master.planning import due_everywhere
 from millwheel.master.roster import enrol
 from millwheel.master.sizing import Sizer
@@ -50,36 +52,6 @@ _DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions 
 _AROUND = 2.0  # times what the hooks of an epoch take: with what is around them, about
 
 _STEP_BUDGET = 1.0  # seconds, and as long as an epoch is to take
-
-
-class Executor(Protocol):
-    """Runs the tasks of an epoch somewhere, and returns the frames of the last level."""
-
-    job: int | None
-    """The number under which the place's own page shows the last epoch, where it has one."""
-
-    def execute(self, plan: Plan) -> list[Frame]: ...
-
-    def close(self) -> None: ...
-
-
-class Observer(Protocol):
-    """Looks on while a driver runs; called in the driver's thread."""
-
-    def epoch(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
-        """An epoch was committed. It began, was planned, run, delivered and committed at these moments."""
-
-    def notes(self) -> list[tuple[bytes, bytes]]:
-        """What to journal beside a commit."""
-
-    def idle(self) -> None:
-        """There was nothing to do."""
-
-    def follow(self, driver: Driver) -> None:
-        """The pipeline has become another one, with a driver of its own."""
-
-    def close(self) -> None:
-        """The driver is about to let go of the store."""
 
 
 class Driver:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from millwheel.errors import FencedError, MillWheelError, PipelineError
 from millwheel.master.change import Change, change
-from millwheel.master.driver import Driver, Executor
+from millwheel.master.driver import Driver
+from millwheel.master.executor import Executor
 from millwheel.master.explain import Explanation, explain
 from millwheel.master.intervals import check_slots
 from millwheel.master.progress import Progress

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millwheel as mw
-from millwheel.master.driver import Driver, Executor
+from millwheel.master.driver import Driver
+from millwheel.master.executor import Executor
 from millwheel.master.local import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
