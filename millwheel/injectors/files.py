@@ -28,6 +28,7 @@ _STRATEGIES = ("complete", "events", "monotonic", "created")
 _FOLLOWED_SLACK = 10 * SECOND  # of a folder that is followed, where the user says nothing
 _SAMPLE = 1 << 16  # bytes that the length of a line is guessed from
 _LONG_LINE = 2_000  # bytes
+_DAMAGED_LINE = 100  # bytes: of a packed file of which nothing can be unpacked, until another one tells
 _GZIP_RATIO = 6  # logs shrink about this much; it sizes epochs, nothing else
 
 
@@ -193,8 +194,9 @@ class Files(Injector):
 
     def _length(self, path: str, end: int) -> int:
         if self._line_length is None:
-            with lines.open_piece(path, 0, end) as file:
-                sample = file.read(_SAMPLE)
+            sample = lines.sample(path, end, _SAMPLE)
+            if not sample:
+                return _DAMAGED_LINE
             length = len(sample) // max(sample.count(b"\n"), 1)
             # An epoch is so many records: a long one counts as several, or it would be gigabytes.
             self._line_length = min(max(length, 1), _LONG_LINE)

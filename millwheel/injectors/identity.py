@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import itertools
 import os
@@ -95,9 +96,12 @@ def identify(path: str, stat: os.stat_result, end: int, lines: int | None) -> Id
 
 
 def unpacked_size(path: str) -> int:
-    """How many bytes a gzip file unpacks to."""
-    with gzip.open(path, "rb") as file:
-        return sum(map(len, iter(lambda: file.read(_STEP), b"")))
+    """How many bytes a gzip file unpacks to; of a damaged one, up to where it is damaged."""
+    size = 0
+    with gzip.open(path, "rb") as file, contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile):
+        while data := file.read1(_STEP):
+            size += len(data)
+    return size
 
 
 def _digest(data: bytes) -> str:

@@ -28,6 +28,8 @@ Parse = Callable[[str], Any]
 _CHUNK = 4 << 20  # bytes read and parsed at once
 _STEP = 1 << 16  # bytes unpacked at once: what is lost of a packed file that breaks off is less
 
+_DAMAGES = (EOFError, zlib.error, gzip.BadGzipFile)  # of a packed file: it is cut short, broken, or none
+
 FACTORS = {"us": 1, "ms": 1_000, "s": SECOND}
 
 
@@ -67,7 +69,8 @@ def open_piece(path: str, start: int, end: int) -> Iterator[IO[bytes]]:
             else:
                 yield plain
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"the file {path} cannot be read ({error})") from error
+        hint = ": rename it if it is not packed" if str(error).startswith("Not a gzipped") else ""
+        raise InputError(f"the file {path} cannot be read ({error}){hint}") from error
 
 
 class Reader:
@@ -103,7 +106,7 @@ class Reader:
         try:
             yield from self._batches(path, start, end, fields)
         except InputError as error:
-            if not self._divert or not isinstance(error.__cause__, EOFError | zlib.error | gzip.BadGzipFile):
+            if not self._divert or not isinstance(error.__cause__, _DAMAGES):
                 raise
             yield RecordBatch([], [], bad=[BadInput(str(error), path)])
 
@@ -127,7 +130,7 @@ class Reader:
             if self._form == "csv" and start == 0:
                 file.readline()
             rest = b""
-            while chunk := _read(file):
+            for chunk in _chunks(file):
                 cut = chunk.rfind(b"\n") + 1
                 if not cut:
                     rest += chunk
@@ -294,18 +297,35 @@ class BadLine(Exception):
     """A line that is no record; its text says why."""
 
 
-def _read(file: IO[bytes]) -> bytes:
-    """The next chunk. What a packed file gives before it breaks off is given first, and the error then."""
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        while size < _CHUNK and (data := file.read(min(_CHUNK - size, _STEP))):
-            chunks.append(data)
-            size += len(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        if not chunks:
+def _chunks(file: IO[bytes], wanted: int = _CHUNK) -> Iterator[bytes]:
+    """The bytes of a file; of a packed one that breaks off, what can be unpacked, and then the error."""
+    # Of a packed file, piece by piece as it is unpacked: a longer read that fails gives nothing at all.
+    read = file.read1 if isinstance(file, gzip.GzipFile) else file.read
+    while True:
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            while size < wanted and (data := read(min(wanted - size, _STEP))):
+                chunks.append(data)
+                size += len(data)
+        except _DAMAGES:
+            if chunks:
+                yield b"".join(chunks)
             raise
-    return b"".join(chunks)
+        if not chunks:
+            return
+        yield b"".join(chunks)
+
+
+def sample(path: str, end: int, size: int) -> bytes:
+    """The first bytes of a file, ``size`` or more; fewer of a packed one that is damaged."""
+    try:
+        with open_piece(path, 0, end) as file:
+            return next(_chunks(file, size), b"")
+    except InputError as error:
+        if not isinstance(error.__cause__, _DAMAGES):
+            raise
+        return b""
 
 
 def _by_user(parse: Parse) -> Callable[[bytes], Any]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gzip
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import millwheel as mw
+from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.input.conftest import Run
 from tests.input.reading import jsonl, opened, read_all, values, write
+from tests.store import driving
 
 Files = mw.injectors.Files
 
@@ -214,6 +218,54 @@ class TestParquet:
         assert list(injector.poll().values()) == [3]
         pq.write_table(_table(4), tmp_path / "b.parquet")
         assert list(injector.poll().values()) == [3, 4]
+
+
+def _text(form: str, numbers: range) -> bytes:
+    lines = [f"{n}" if form == "csv" else f'{{"t": {n}}}' for n in numbers]
+    return "\n".join([*(["t"] if form == "csv" else []), *lines, ""]).encode()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+class TestDamagedGzip:
+    DAMAGES: ClassVar[dict[str, tuple[Callable[[bytes, bytes], bytes], bool]]] = {
+        "plain text": (lambda text, packed: text, False),
+        "text behind it": (lambda text, packed: packed + b"garbage\n", True),
+        "a broken member behind it": (lambda text, packed: packed + b"\x1f\x8bxx", True),
+        "a wrong checksum": (lambda text, packed: packed[:-8] + b"12345678", True),
+        "one byte": (lambda text, packed: b"\x1f", False),
+        "broken at once": (lambda text, packed: packed[:11] + b"\xff" * 50, False),
+    }
+    """What is done to the file, and whether its lines can be unpacked all the same."""
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_what_can_be_unpacked_is_read_and_the_rest_is_diverted(
+        self, tmp_path: Path, form: str, damage: str
+    ) -> None:
+        change, readable = self.DAMAGES[damage]
+        text = _text(form, range(1, 1_001))
+        (tmp_path / f"a.{form}.gz").write_bytes(change(text, gzip.compress(text)))
+        (tmp_path / f"b.{form}.gz").write_bytes(gzip.compress(_text(form, range(5_000, 5_001))))
+        p = mw.Pipeline("damaged")
+        p.inject("in", Files(tmp_path / "*", timestamp="t", errors="divert"))
+        good, bad = mw.sinks.Collect(), mw.sinks.Collect()
+        p.sink("in", good)
+        p.sink("in.errors", bad)
+        driving.run(p, MemoryStore())
+        expected = [*(range(1, 1_001) if readable else []), 5_000]
+        assert sorted(record.timestamp for record in good.records) == expected
+        (record,) = bad.records
+        assert f"a.{form}.gz cannot be read" in record.value["error"]
+        assert ("rename it if it is not packed" in record.value["error"]) or damage != "plain text"
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_without_divert_it_stops_the_run(self, tmp_path: Path, form: str, damage: str) -> None:
+        text = _text(form, range(1, 1_001))
+        path = tmp_path / f"a.{form}.gz"
+        path.write_bytes(self.DAMAGES[damage][0](text, gzip.compress(text)))
+        p = mw.Pipeline("damaged")
+        p.inject("in", Files(path, timestamp="t"))
+        with pytest.raises(mw.InputError, match=rf"a\.{form}\.gz cannot be read"):
+            driving.run(p, MemoryStore())
 
 
 class TestTruncatedGzip:
