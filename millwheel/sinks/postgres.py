@@ -10,7 +10,7 @@ from typing import Any
 
 from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
-from millwheel.model.secrets import hide, secrets_of, without_secrets
+from millwheel.model.secrets import hide, percent_encoded, secrets_of, without_secrets
 from millwheel.model.sink import Sink
 from millwheel.sinks.plain import json_text, to_plain
 
@@ -58,7 +58,10 @@ class Postgres(Sink):
         upsert_on: Sequence[str] | str = (),
         patience: float = _PATIENCE,
     ) -> None:
-        self._url = url
+        try:
+            self._url = percent_encoded(url)
+        except ValueError as error:
+            raise MillWheelError(f"Postgres({without_secrets(url)!r}): {error}") from None
         self._table = table
         self._make = columns is None
         self._columns = list(columns or ("key", "timestamp", "value"))

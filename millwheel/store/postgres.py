@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import psycopg
 
 from millwheel.errors import StoreError
-from millwheel.model.secrets import without_secrets
+from millwheel.model.secrets import percent_encoded, without_secrets
 from millwheel.store.base import Guard, Shard, Store
 from millwheel.store.marks import Bundler, Entries, Removal, index_part, is_mark, refuse_bundles
 from millwheel.store.reading import PostgresSnapshot, Queries, arrays, groups_of, look_up
@@ -359,7 +359,10 @@ def _text(name: str) -> str:
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
     """A URL as libpq takes it, and the parameters in it that are ours."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(percent_encoded(url))
+    except ValueError as error:
+        raise StoreError(f"the store {without_secrets(url)}: {error}") from None
     theirs = []
     ours: dict[str, str] = {}
     for setting in parts.query.split("&"):
