@@ -1,4 +1,4 @@
-"""Combiners: records of a key are joined where they are sent, so that few of them travel (8.4).
+"""Combiners: records of a key are joined before the hook gets them, so that it runs few times (8.4).
 
 ``Pipeline.add(..., combine=...)`` takes a function of a key and some of its records, in their order; it
 gives (value, timestamp) pairs, which the computation gets in their place. A computation gets nothing but

@@ -37,7 +37,7 @@ class Node:
     replay: bool = False
     """Whether, where it is new, it reads its injectors from their beginning."""
     combine: Combine | None = None
-    """What joins a key's records where they are sent."""
+    """What joins a key's records before the hook gets them."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class Pipeline:
 
         One that is new to a store begins with what comes then, at the current low watermark; with
         ``replay="earliest"`` with the first record that its injectors can give again.
-        ``combine`` joins the records of a key where they are sent: see `millwheel.combiners`.
+        ``combine`` joins the records of a key before the hook gets them: see `millwheel.combiners`.
         """
         if not isinstance(computation, Computation):
             hint = " (an instance, not the class)" if isinstance(computation, type) else ""

@@ -1,92 +1,173 @@
-"""Combining: the records of a key become fewer before they are sent (8.4).
+"""Combining: the records of a key become fewer before the hook gets them (8.4).
 
-It is done for what one task sends to one consumer at once. Late records are combined one by one, so that
-they are late, dropped and counted as they would be without.
+It is done where they arrive, behind the search for duplicates and the late policy, in the order of arrival:
+so IDs, counts, ``NAME.late`` and ``NAME.errors`` are those of the records as they were sent.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
-from millwheel.errors import PipelineError, shorten
+from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack, unpack
-from millwheel.model.combiners import Count, Reduce
-from millwheel.model.keys import SKIP
-from millwheel.model.pipeline import Node
+from millwheel.model.combiners import Combine, Count, Reduce
 from millwheel.model.record import Record
-from millwheel.worker.envelope import Columns
+from millwheel.worker.arrivals import Arrivals
+from millwheel.worker.budget import Budget
+from millwheel.worker.context import HookContext
 
-Failed = Callable[[str, Record, str, Exception | None], None]
-"""Told of what a combiner could not combine: the key, a record, what was wrong, the cause. May raise."""
+MOST = 4_096
+"""Records that are combined at once: so many that a slow hook hardly counts, few enough for a budget."""
+
+Diverted = Callable[[Record, Exception], None]
+Fresh = Callable[[list[bytes | None], list[str], list[int]], list[int]]
+"""Of positions those whose ID was never seen, by the digests and the streams."""
+
+
+def runner(
+    context: HookContext,
+    arrivals: Arrivals,
+    before: int,
+    budget: Budget,
+    without_duplicates: Fresh,
+    takes_late: Callable[[Record], bool],
+    diverted: Diverted,
+) -> Callable[[str, list[int]], int]:
+    """Runs a key's records, but for duplicates, as far as the budget goes; returns how many it reached."""
+    timestamps, streams, ids, digests = arrivals.timestamps, arrivals.streams, arrivals.ids, arrivals.digests
+    only = arrivals.only_stream() is not None
+    combining = Combining(context, arrivals, lambda position: timestamps[position] < before, diverted)
+
+    def taken(key: str, position: int) -> bool:
+        if timestamps[position] >= before:
+            return True
+        id = None if ids is None else ids[position]
+        record = Record(arrivals.value(position), timestamps[position], key, streams[position], id, True)
+        return takes_late(record)
+
+    def run_records(key: str, mine: list[int]) -> int:
+        reached = 0
+        while reached < len(mine):
+            if budget.left <= 0 and budget.is_over():
+                break
+            piece = mine[reached : reached + MOST]
+            reached += len(piece)
+            budget.left -= len(piece)
+            if digests is not None:
+                piece = without_duplicates(digests, streams, piece)
+            late = bool(piece) and min(map(timestamps.__getitem__, piece)) < before
+            if late:
+                piece = [position for position in piece if taken(key, position)]
+            if only and piece and not late:
+                combining.group(key, piece)
+            else:
+                combining.run(key, piece)
+        return reached
+
+    return run_records
 
 
 class Combining:
-    """One consumer's combiner over what is sent to it from one stream."""
+    """Gives one computation its records of one step through its combiner, key by key.
+
+    A group is what follows each other of one stream, all late or all on time; late ones go one by one. With
+    ``errors="divert"`` a group that fails is undone, and its records are tried one by one, from copies.
+    """
 
     def __init__(
-        self, node: Node, stream: str, before: int, failed: Failed, columns: Columns, *, shared: bool
+        self, context: HookContext, arrivals: Arrivals, is_late: Callable[[int], bool], diverted: Diverted
     ) -> None:
-        """``shared``: whether others read the same records, so that the combiner gets copies."""
-        self._node = node
-        self._stream = stream
-        self._before = before
-        self._failed = failed
-        self._columns = columns
-        self._shared = shared
-        self._out = Columns([], [], [], None, True)
-
-    def run(self, keys: Sequence[Any]) -> Columns:
-        """The records in place of those given, without those that are not for the consumer."""
-        ids, timestamps, before = self._columns.ids, self._columns.timestamps, self._before
-        if ids is not None and self._node.exactly_once:
-            self._refuse_ids(ids)
-        positions: defaultdict[Any, list[int]] = defaultdict(list)
-        for position, key in enumerate(keys):
-            positions[key].append(position)
-        positions.pop(SKIP, None)
-        late = bool(timestamps) and min(timestamps) < before
-        for key, mine in positions.items():
-            if late:
-                for position in mine:
-                    if timestamps[position] < before:
-                        self._combine(key, [position])
-                mine = [position for position in mine if timestamps[position] >= before]
-            if mine:
-                self._combine(key, mine)
-        return self._out
-
-    def _combine(self, key: str, group: list[int]) -> None:
-        try:
-            pairs = list(self._pairs(key, group))
-        except Exception as error:
-            if len(group) > 1 and self._node.errors == "divert":
-                for position in group:  # one of them is bad, and it is to go alone
-                    self._combine(key, [position])
-                return
-            what = str(error) if isinstance(error, _Wrong) else f"raised {type(error).__name__}: {error}"
-            cause = None if isinstance(error, _Wrong) else error
-            self._failed(key, self._record(key, group[0]), what, cause)
-            return
-        out = self._out
-        for value, timestamp in pairs:
-            out.keys.append(key)
-            out.timestamps.append(timestamp)
-            out.values.append(value)
-
-    def _pairs(self, key: str, group: list[int]) -> Iterator[tuple[bytes, int]]:
-        """What the combiner gives, checked and packed."""
-        times = [self._columns.timestamps[i] for i in group]
-        combine = self._node.combine
+        combine = context.node.combine
         assert combine is not None
+        self._combine: Combine = combine
+        self._context = context
+        self._arrivals = arrivals
+        self._is_late = is_late
+        self._diverted = diverted
+        self._divert = context.node.errors == "divert"
+
+    def run(self, key: str, piece: Sequence[int]) -> None:
+        """Some records of a key, in their order, of which none is a duplicate or put aside."""
+        streams, is_late = self._arrivals.streams, self._is_late
+        first = 0
+        for number in range(1, len(piece) + 1):
+            if number < len(piece):
+                one, next_one = piece[number - 1], piece[number]
+                if streams[one] == streams[next_one] and not is_late(one) and not is_late(next_one):
+                    continue
+            self.group(key, piece[first:number])
+            first = number
+
+    def group(self, key: str, group: Sequence[int]) -> None:
+        """Records that may become one."""
+        arrivals = self._arrivals
+        if not self._divert:
+            self._hooks(self.combined(key, group, None))
+            return
+        # As they came: a combiner may change what it is given before it or the hook raises.
+        packed = [pack(arrivals.value(position)) for position in group]
+        error = self._tried(key, group, list(map(unpack, packed)))
+        if error is None:
+            return
+        for position, value in zip(group, packed, strict=True):
+            if len(group) > 1:
+                error = self._tried(key, [position], [unpack(value)])
+            if error is not None:
+                self._diverted(self._record(key, position, unpack(value)), error)
+
+    def _tried(self, key: str, group: Sequence[int], values: list[Any]) -> Exception | None:
+        """Runs a group; what it raised, after all that it did is undone."""
+        context = self._context
+        saved = context.save()
+        try:
+            self._hooks(self.combined(key, group, values))
+            context.encoded()
+        except Exception as error:
+            context.restore(saved)
+            return error
+        return None
+
+    def _hooks(self, records: Iterable[Record]) -> None:
+        context = self._context
+        hook = context.computation.process_record
+        for record in records:
+            context.hand = record
+            hook(record)
+
+    def combined(self, key: str, group: Sequence[int], values: list[Any] | None) -> list[Record]:
+        """The records in place of a group's, checked."""
+        stream, late = self._arrivals.streams[group[0]], self._is_late(group[0])
+        try:
+            pairs = list(self._pairs(key, group, values))
+        except Exception as error:
+            wrong = isinstance(error, _Wrong)
+            what = str(error) if wrong else f"raised {type(error).__name__}: {error}"
+            record = self._record(key, group[0], None if values is None else values[0])
+            raise UserCodeError(
+                f"computation {self._context.node.name!r}, stream {stream!r}: the combiner "
+                f"{self._combine!r} {what}, for {len(group)} records of the key {shorten(key, 80)} that "
+                f"begin with {shorten(record)}",
+                computation=self._context.node.name,
+                key=key,
+                record=record,
+                cause=None if wrong else error,
+            ) from error
+        return [Record(value, timestamp, key, stream, None, late) for value, timestamp in pairs]
+
+    def _pairs(self, key: str, group: Sequence[int], values: list[Any] | None) -> Iterator[tuple[Any, int]]:
+        """What the combiner gives."""
+        arrivals, combine = self._arrivals, self._combine
+        times = [arrivals.timestamps[i] for i in group]
         if isinstance(combine, Count):
-            found: Iterable[Any] = combine.columns(times, ())  # it need not look at what it counts
-        elif isinstance(combine, Reduce):
-            found = combine.columns(times, [self._objects[i] for i in group])
+            yield from combine.columns(times, ())  # it need not look at what it counts
+            return
+        if values is None:
+            values = [arrivals.value(i) for i in group]
+        if isinstance(combine, Reduce):
+            found: Iterable[Any] = combine.columns(times, values)
         else:
-            found = combine(key, [self._record(key, i) for i in group])
+            found = combine(key, [self._record(key, i, v) for i, v in zip(group, values, strict=True)])
         oldest, newest = min(times), max(times)
         for pair in found:
             if not isinstance(pair, tuple) or len(pair) != 2 or type(pair[1]) is not int:
@@ -96,30 +177,16 @@ class Combining:
                     f"gave the timestamp {pair[1]}, and its records are of {oldest} to {newest}: "
                     "outside of them, it could be late or close no window"
                 )
-            yield pack(pair[0]), pair[1]
+            yield unpack(pack(pair[0])), pair[1]
 
-    @cached_property
-    def _objects(self) -> list[Any]:
-        columns = self._columns
-        found = columns.objects()
-        if self._shared and found is columns.values:
-            copied: list[Any] = unpack(pack(found))
-            return copied
-        return found
-
-    def _record(self, key: str, position: int) -> Record:
-        return Record(self._objects[position], self._columns.timestamps[position], key, self._stream)
-
-    def _refuse_ids(self, ids: Sequence[Any]) -> None:
-        with_id = next((id for id in ids if id is not None), None)
-        if with_id is None:
-            return
-        raise PipelineError(
-            f"computation {self._node.name!r}, stream {self._stream!r}: a record with the ID {with_id!r} "
-            "cannot be combined, as nobody could tell later that it came twice; add the computation with "
-            "exactly_once=False, which lets records pass that the source sends twice (nothing is lost or "
-            "doubled by a failure all the same), or do without combine= or without IDs"
-        )
+    def _record(self, key: str, position: int, value: Any) -> Record:
+        """A record as it came; of its own value where none is given."""
+        arrivals = self._arrivals
+        if value is None:
+            value = arrivals.value(position)
+        id = None if arrivals.ids is None else arrivals.ids[position]
+        late = self._is_late(position)
+        return Record(value, arrivals.timestamps[position], key, arrivals.streams[position], id, late)
 
 
 class _Wrong(Exception):

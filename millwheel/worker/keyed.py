@@ -240,6 +240,13 @@ class KeyedRun:
         plain = bool(only) and ids is None and (json is None or not arrivals.decoded)
         given: list[Any] = values if json is None else json
 
+        if context.node.combine is not None:
+            from millwheel.worker.combine import runner  # which few pipelines need
+
+            return runner(
+                context, arrivals, before, budget, self._without_duplicates, takes_late, self._failed_record
+            )
+
         def run_plain(key: str, piece: list[int]) -> None:
             """Records of one stream, without IDs: as most are."""
             for value, timestamp in zip(_at(piece, given), _at(piece, timestamps), strict=True):
@@ -363,8 +370,7 @@ class KeyedRun:
             context.encoded()
         except Exception as error:
             context.restore(saved)
-            self.report.records -= 1
-            self._diverted(record.with_value(unpack(value)), error)
+            self._failed_record(record.with_value(unpack(value)), error)
 
     def _guarded_timer(self, timer: Timer) -> None:
         context = self._context
@@ -376,6 +382,10 @@ class KeyedRun:
             context.restore(saved)
             record = Record({"tag": timer.tag, "clock": timer.clock}, timer.timestamp, context.key, "timers")
             self._diverted(record, error)
+
+    def _failed_record(self, record: Record, error: Exception) -> None:
+        self.report.records -= 1
+        self._diverted(record, error)
 
     def _diverted(self, record: Record, error: Exception) -> None:
         self.report.failed += 1

@@ -14,9 +14,8 @@ from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, TABLETS, By, ByKey
-from millwheel.model.pipeline import ERRORS_SUFFIX, Node, Source
+from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
-from millwheel.model.time import MIN_TIME
 from millwheel.store.layout import tablets_of
 from millwheel.worker.envelope import Columns, pack_batch, pack_section
 from millwheel.worker.plan import Plan
@@ -66,10 +65,6 @@ class Router:
         objects: list[Any] = []
         for edge in edges:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
-            node = self._graph.nodes[edge.consumer]
-            if node.combine is not None:
-                self._combine(edge, node, columns, chained=chained)
-                continue
             if chained:
                 self.local.setdefault(edge.index, []).append(columns)
                 continue
@@ -78,23 +73,6 @@ class Router:
             else:
                 keys = self._keys(edge, columns, objects)
             self._pack(edge, keys, columns)
-
-    def _combine(self, edge: Edge, node: Node, columns: Columns, *, chained: bool) -> None:
-        """Sends what the consumer's combiner makes of the records."""
-        from millwheel.worker.combine import Combining  # which few pipelines need
-
-        keys = columns.keys if isinstance(edge.extractor, ByKey) else self._keys(edge, columns, [])
-
-        def failed(key: str, record: Record, what: str, cause: Exception | None) -> None:
-            self._bad(edge, record, f"the combiner {node.combine!r} {what}", cause)
-
-        shared = len(self._graph.consumers[edge.stream]) > 1 or edge.stream in self._graph.sinks
-        before = self._plan.before.get(node.name, MIN_TIME)
-        combined = Combining(node, edge.stream, before, failed, columns, shared=shared).run(keys)
-        if chained:
-            self.local.setdefault(edge.index, []).append(combined)
-        elif combined.keys:
-            self._pack(edge, combined.keys, combined)
 
     def mark(self) -> tuple[Any, ...]:
         """What there is so far, for `rollback`."""

@@ -1,4 +1,4 @@
-"""A combiner joins a key's records where they are sent; the result is the one without it."""
+"""A combiner joins a key's records before the hook gets them; the result is the one without it."""
 
 from __future__ import annotations
 
@@ -113,11 +113,11 @@ def test_late_records_are_late_and_counted_as_they_would_be_without(
     assert after.user.get("late arrivals") == before.user.get("late arrivals")
 
 
-def test_few_records_arrive() -> None:
+def test_the_hook_is_called_for_few_and_all_records_are_counted() -> None:
     records = [mw.Record(key="hot", value=1, timestamp=i) for i in range(70)]
     _, report = _run(records, mw.combiners.Count(_WINDOW))
-    assert report.records["Windows"] == 10  # one for each epoch
-    assert report.streams["numbers"] == 70
+    assert report.user["arrivals"] == 10  # one for each epoch
+    assert report.records["Windows"] == report.streams["numbers"] == 70
 
 
 def _harness(combine: Any, *, errors: Any = "stop", **options: Any) -> mw.testing.Harness:
@@ -215,13 +215,15 @@ def test_what_a_combiner_gives_is_checked(combine: Any, message: str) -> None:
         _send(_harness(combine), ("a", 1, 3), ("a", 0, 4))
 
 
-def test_records_with_ids_are_refused_where_duplicates_are_to_be_found() -> None:
-    h = _harness(mw.combiners.Count(10))
-    with pytest.raises(mw.PipelineError, match=r"the ID 'x' cannot be combined.*exactly_once=False"):
-        h.send("numbers", {"key": "a"}, timestamp=1, id="x")
-    h = _harness(mw.combiners.Count(10), exactly_once=False)
-    h.send("numbers", {"key": "a"}, timestamp=1, id="x")
-    assert values(h.output("seen")) == [["a", 1, 1]]
+def test_ids_are_deduplicated_before_values_are_combined() -> None:
+    for exactly_once, expected in ((True, [["a", 2, 2]]), (False, [["a", 3, 2]])):
+        h = _harness(mw.combiners.Count(10), exactly_once=exactly_once)
+        with h.epoch():
+            for id, time in (("x", 1), ("x", 1), ("y", 2)):
+                h.send("numbers", {"key": "a"}, timestamp=time, id=id)
+        assert values(h.output("seen")) == expected
+        h.send("numbers", {"key": "a"}, timestamp=1, id="y")
+        assert h.status().duplicates["Sees"] == (2 if exactly_once else 0)
 
 
 def test_what_is_no_combiner_is_refused() -> None:

@@ -88,7 +88,7 @@ def test_it_is_rescaled_while_it_runs(spark: SparkSession, tmp_path: Path) -> No
         assert job.status().records_in == 3_000
 
 
-def test_records_are_combined_where_they_are_injected(spark: SparkSession) -> None:
+def test_records_of_a_hot_key_are_combined(spark: SparkSession) -> None:
     feed = Feed({"only": _records(3_000)})
     report = mw.run(
         _pipeline(feed, combine=mw.combiners.Count(None)),
