@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test lint bench soak clean
+.PHONY: help setup demo test nightly lint bench soak clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,9 @@ demo: setup ## Find what is unusual in a generated stream of search queries.
 
 test: setup lint ## Run every test.
 	@$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
+
+nightly: setup ## Compare 20,000 random pipelines with the reference.
+	@DIFFERENTIAL_PIPELINES=20000 $(BIN)/pytest -n 2 -q tests/differential/test_pipelines.py
 
 lint: $(STAMP) ## Check format, style and types.
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

@@ -1,0 +1,212 @@
+"""What must be equal after each step: what the outside saw, what the store has, and what is told of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from millwheel.model.codec import pack, unpack
+from millwheel.model.keys import key_text
+from millwheel.model.record import Record
+from millwheel.model.time import WALL, WATERMARK
+from millwheel.store.base import Store
+from millwheel.store.check import check
+from millwheel.store.layout import after, row_prefix
+from millwheel.store.row import decode_row
+from tests.differential import drawing
+from tests.differential.case import Case, NodeSpec, Step
+from tests.differential.engine import Engine
+from tests.differential.reference import EXACT, Reference
+
+_COUNTS = (
+    "records",
+    "produced",
+    "produced_late",
+    "late",
+    "dropped",
+    "diverted",
+    "duplicates",
+    "failed",
+    "timers",
+)
+
+
+class Difference(AssertionError):
+    """The engine and the reference do not agree. ``kind`` says in what, without the values."""
+
+    def __init__(self, step: int, error: Exception) -> None:
+        super().__init__(f"step {step}: {type(error).__name__}: {error}")
+        self.kind = " ".join(f"{type(error).__name__} {error}".split(":")[0].split()[:4])
+
+
+def run(case: Case) -> None:
+    """Runs a case on both, and compares them after each step."""
+    reference = Reference(case.sources, case.at(case.steps[0].number if case.steps else 0))
+    nodes = case.at(0)
+    with Engine(case) as engine:
+        for step in case.steps:
+            if case.at(step.number) != nodes:
+                nodes = case.at(step.number)
+                reference.become(nodes)
+            try:
+                made = _reference_step(reference, step)
+                engine.step(step)
+                Comparison(case, reference, engine, made).run()
+            except Exception as error:
+                raise Difference(step.number, error) from error
+
+
+def _reference_step(reference: Reference, step: Step) -> dict[str, list[Record]]:
+    reference.epoch(step.records, step.marks, step.wall)
+    made = reference.outputs
+    if step.drain:
+        reference.epoch(drain=True)
+        for stream, records in reference.outputs.items():
+            made.setdefault(stream, []).extend(records)
+    return made
+
+
+class Comparison:
+    """One moment of both."""
+
+    def __init__(
+        self, case: Case, reference: Reference, engine: Engine, made: dict[str, list[Record]]
+    ) -> None:
+        self._case = case
+        self._reference = reference
+        self._engine = engine
+        self._made = made
+
+    def run(self) -> None:
+        self._outputs()
+        self._rows()
+        self._watermarks()
+        self._counts()
+        self._store()
+
+    def _outputs(self) -> None:
+        found = self._engine.outputs()
+        writers = _writers(self._case)
+        for stream in sorted(self._made.keys() | found.keys()):
+            wanted, got = self._made.get(stream, []), found.get(stream, [])
+            expected, seen = Counter(map(_essence, wanted)), Counter(map(_essence, got))
+            if expected != seen:
+                raise AssertionError(
+                    f"stream {stream!r}: missing {_some(expected - seen)}, "
+                    f"unexpected {_some(seen - expected)}"
+                )
+            writer = writers.get(stream)
+            if writer is not None and writer.ordered:
+                _same("the order of stream", stream, _by_key(wanted), _by_key(got))
+
+    def _rows(self) -> None:
+        assert self._engine.driver is not None
+        rows = _rows(self._engine.store, self._engine.driver.numbers)
+        for name, node in self._reference.nodes.items():
+            wanted = {
+                key: (
+                    known.state,
+                    {tag: time for tag, (time, clock) in known.timers.items() if clock == WATERMARK},
+                    {tag: time for tag, (time, clock) in known.timers.items() if clock == WALL},
+                    known.holds,
+                )
+                for key, known in node.keys.items()
+                if known.row
+            }
+            found = rows[name]
+            if "empty rows" in drawing.OPEN:
+                found = {key: row for key, row in found.items() if row != (None, {}, {}, {})}
+            _same("the rows of", name, wanted, found)
+
+    def _watermarks(self) -> None:
+        assert self._engine.driver is not None
+        authority = self._engine.driver.authority
+        for name, node in self._reference.nodes.items():
+            _same("the input watermark of", name, node.input, authority.inputs[name])
+            _same("the low watermark of", name, node.lows[EXACT], authority.lows[name])
+
+    def _counts(self) -> None:
+        report = self._engine.report()
+        for name, node in self._reference.nodes.items():
+            for count in _COUNTS:
+                if count == "records" and node.spec.combine:
+                    continue
+                _same(f"the count {count!r} of", name, node.counts[count], getattr(report, count)[name])
+        streams = {stream: count for stream, count in report.streams.items() if count}
+        _same("the records of", "streams", dict(self._reference.streams), streams)
+        _same("the counts of", "the user", dict(self._reference.user), report.user)
+        pending = [key.timers for node in self._reference.nodes.values() for key in node.keys.values()]
+        wall = sum(clock == WALL for timers in pending for _, clock in timers.values())
+        _same("the pending", "wall timers", wall, report.pending_wall_timers)
+
+    def _store(self) -> None:
+        findings = check(self._engine.store)
+        if findings.problems:
+            raise AssertionError(f"the store is not sound: {'; '.join(findings.problems[:3])}")
+        nodes = self._reference.nodes.values()
+        keys = [key for node in nodes for key in node.keys.values()]
+        wanted = {
+            "rows": sum(key.row for key in keys),
+            "IDs": sum(len(node.seen) for node in nodes),
+            "records that wait": sum(len(key.waiting) for key in keys),
+        }
+        if "empty rows" in drawing.OPEN:
+            del wanted["rows"]
+        if len(self._reference.nodes) == len(self._case.nodes):  # nobody has left rows behind
+            _same("how many there are of", "all", wanted, {what: findings.counts[what] for what in wanted})
+
+
+def _rows(store: Store, numbers: dict[str, int]) -> dict[str, dict[str, Any]]:
+    """By computation and key: state, timers of both clocks, and holds."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, number in numbers.items():
+        mine = found[name] = {}
+        prefix = row_prefix(number)
+        for shard in store.shards:
+            with shard.snapshot() as snapshot:
+                for entry, value in snapshot.scan(prefix, after(prefix)):
+                    row = decode_row(value)
+                    key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
+                    state = None if row.state is None else unpack(row.state)
+                    mine[key] = (state, row.timers, row.wall, row.holds)
+    return found
+
+
+def _writers(case: Case) -> dict[str, NodeSpec | None]:
+    """By stream: the computation that writes it; None where several do, or an injector."""
+    found: dict[str, NodeSpec | None] = {source.stream: None for source in case.sources}
+    for node in case.nodes:
+        for stream in node.streams:
+            found[stream] = None if stream in found else node
+    return found
+
+
+def _essence(record: Record) -> tuple[str, int, bytes]:
+    """A record but for what no two runs have alike: a traceback."""
+    value = record.value
+    if isinstance(value, dict) and "traceback" in value:
+        value = [value["stream"], value["value"], value["id"]]
+        if isinstance(value[1], dict) and "traceback" in value[1]:
+            value[1] = [value[1]["stream"], value[1]["value"]]
+    return record.key, record.timestamp, pack(value)
+
+
+def _by_key(records: list[Record]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for record in records:
+        found.setdefault(record.key, []).append(_essence(record))
+    return found
+
+
+def _same(what: str, whose: str, wanted: Any, got: Any) -> None:
+    if wanted == got:
+        return
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        keys = [key for key in {**wanted, **got} if wanted.get(key) != got.get(key)]
+        wanted, got = ({key: part[key] for key in keys if key in part} for part in (wanted, got))
+    raise AssertionError(f"{what} {whose}: expected {wanted}, found {got}")
+
+
+def _some(records: Counter[Any]) -> str:
+    shown = [f"{count} x {record}" for record, count in list(records.items())[:4]]
+    return f"{sum(records.values())} ({', '.join(shown)})" if shown else "none"

@@ -1,0 +1,234 @@
+"""A case on the engine: the driver, the workers and a store, in this process."""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import millwheel as mw
+from millwheel.master.driver import Driver
+from millwheel.master.status import Report
+from millwheel.model.graph import Graph, build
+from millwheel.model.injector import Injector, Offset
+from millwheel.model.keys import TABLETS
+from millwheel.model.sink import Sink
+from millwheel.store.base import Store
+from millwheel.store.memory import MemoryStore
+from millwheel.store.open import open_store
+from tests.differential import behaviour
+from tests.differential.behaviour import extract, on_record, on_timer, value_of
+from tests.differential.case import Case, Extractor, NodeSpec, Step
+from tests.differential.executor import Killed, Tasks
+
+_MOST_EPOCHS = 400  # of one step, in which work may be cut very small
+
+
+class ByHand(Injector):
+    """Partitions of records that were sent, each up to a watermark set by hand."""
+
+    def __init__(self, partitions: int) -> None:
+        self.records: dict[str, list[mw.Record]] = {str(number): [] for number in range(partitions)}
+        self.marks = dict.fromkeys(self.records, mw.MIN_TIME)
+
+    def poll(self) -> Mapping[str, Offset]:
+        return {name: len(records) for name, records in self.records.items()}
+
+    def read(self, partition: str, start: Offset, end: Offset) -> Iterable[mw.Record]:
+        return self.records[partition][start or 0 : end]
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        return self.marks[partition]
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        return end
+
+
+class Drawn(mw.Computation):
+    """A drawn computation, with the engine's own accessors."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self.spec = spec
+
+    def process_record(self, record: mw.Record) -> None:
+        on_record(self.spec, self, record)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        on_timer(self.spec, self, timer)
+
+
+class Extract:
+    """A drawn key extractor."""
+
+    def __init__(self, how: Extractor) -> None:
+        self.how = how
+
+    def __call__(self, record: mw.Record) -> Any:
+        return extract(self.how, record)
+
+
+class Tap(Sink):
+    """What a stream has carried, by epoch and shard: the outside, which outlives driver and workers."""
+
+    def __init__(self) -> None:
+        self.written: dict[tuple[int, int], list[mw.Record]] = {}
+
+    def write(self, epoch: int, shard: int, records: Sequence[mw.Record]) -> None:
+        self.written[epoch, shard] = list(records)
+
+    def take(self) -> list[mw.Record]:
+        """What came since it was last asked."""
+        found = [record for place in sorted(self.written) for record in self.written[place]]
+        self.written.clear()
+        return found
+
+
+class Engine:
+    """Runs the steps of a case."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._options = case.options
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.store = self._make_store()
+        self._injectors = {source.name: ByHand(source.partitions) for source in case.sources}
+        self._taps: dict[str, Tap] = {}
+        self._order = random.Random(case.options.order)
+        self._wall = 0
+        self._slots = case.options.slots
+        self._nodes: tuple[NodeSpec, ...] = ()
+        self.driver: Driver | None = None
+        self._begin: Any = None
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.store.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _make_store(self) -> Store:
+        if not self._options.lmdb:
+            return MemoryStore(self._options.shards)
+        self._folder = tempfile.TemporaryDirectory(prefix="differential-")
+        return open_store(f"lmdb://{self._folder.name}/store?sync=0", shards=self._options.shards)
+
+    def _graph(self) -> Graph:
+        p = mw.Pipeline("differential")
+        for source in self.case.sources:
+            p.inject(source.stream, self._injectors[source.name])
+        for spec in self._nodes:
+            extractors: dict[str, Any] = {
+                stream: mw.by_key if how == "by_key" else Extract(how) for stream, how in spec.inputs.items()
+            }
+            options: dict[str, Any] = {}
+            if spec.combine:
+                reduce = mw.combiners.Reduce(behaviour.merged, behaviour.SIZE)
+                options["combine"] = reduce if spec.combine == "sum" else behaviour.in_place
+            if spec.in_order:
+                options["in_order"] = True
+            p.add(
+                Drawn(spec),
+                name=spec.name,
+                inputs=extractors,
+                outputs=spec.outputs,
+                late=spec.late,
+                errors=spec.errors,
+                watermark=spec.watermark,
+                exactly_once=spec.exactly_once,
+                strong_productions=spec.strong,
+                **options,
+            )
+        graph = build(p)
+        for stream in graph.streams:
+            self._taps.setdefault(stream, Tap())
+        return replace(graph, sinks={stream: (self._taps[stream],) for stream in graph.streams})
+
+    def _start(self) -> Driver:
+        """A driver, and all that was lost with the last one, anew."""
+        self.store.close()
+        if self._options.lmdb:
+            assert self._folder is not None
+            self.store = open_store(f"lmdb://{self._folder.name}/store?sync=0", shards=self._options.shards)
+        options = self._options
+        driver = self.driver = Driver(
+            self._graph(),
+            self.store,
+            slots=self._slots,
+            clock=lambda: self._wall,
+            owner="the differential test",
+            due_limit=options.due_limit,
+            compact_below=4_000 if options.compact else 0,
+            step_budget=options.budget or math.inf,
+        )
+        if self._begin is None:
+            self._begin = driver.totals.copy()
+        driver.baseline = self._begin
+        self._tasks = Tasks(driver, self._order)
+        return driver
+
+    def step(self, step: Step) -> None:
+        """Runs the epochs of a step, until nothing is due any more."""
+        nodes = self.case.at(step.number)
+        driver = self.driver
+        if driver is None or step.crash or nodes != self._nodes:
+            self._nodes = nodes
+            driver = self._start()
+        if step.slots and step.slots != driver.slots:
+            self._slots = step.slots
+            driver.rescale(step.slots)
+        if step.layout:
+            driver.lay_out(_intervals(driver, step.layout))
+        for sent in step.records:
+            record = mw.Record(value_of(sent.n), sent.timestamp, sent.key, id=sent.id)
+            self._injectors[sent.source].records[str(sent.partition)].append(record)
+        for (source, partition), mark in step.marks.items():
+            marks = self._injectors[source].marks
+            marks[str(partition)] = max(marks[str(partition)], mark)
+        self._wall = max(self._wall, step.wall)
+        self._epochs(drain=False, fault=step.fault)
+        if step.drain and self.driver is not None and self.driver.held:
+            self._epochs(drain=True, fault=step.fault)
+
+    def _epochs(self, *, drain: bool, fault: int) -> None:
+        for turn in range(_MOST_EPOCHS):
+            assert self.driver is not None
+            plan = self.driver.next_plan(drain=drain, force=True)
+            assert plan is not None
+            self._tasks.begin(fault + turn if fault else 0)
+            try:
+                self.driver.run(plan, self._tasks)
+            except Killed:
+                driver = self._start()
+                again = driver.next_plan()
+                assert again is not None
+                assert again.epoch == plan.epoch
+                driver.run(again, self._tasks)
+            if self.driver.settled:
+                return
+        raise AssertionError(f"a step did not end after {_MOST_EPOCHS} epochs")
+
+    def report(self) -> Report:
+        """The counts since the beginning."""
+        assert self.driver is not None
+        return self.driver.report()
+
+    def outputs(self) -> dict[str, list[mw.Record]]:
+        """By stream: what it carried since the last time."""
+        return {stream: found for stream, tap in self._taps.items() if (found := tap.take())}
+
+
+def _intervals(driver: Driver, seed: int) -> dict[int, Any]:
+    """Any other intervals for some of the levels."""
+    draw = random.Random(seed)
+    found: dict[int, Any] = {}
+    for level in range(1, len(driver.intervals) + 1):
+        if draw.random() < 0.7:
+            firsts = {0, *(draw.randrange(TABLETS) for _ in range(draw.randrange(6)))}
+            cuts = [[first, draw.randrange(driver.slots)] for first in sorted(firsts)]
+            found[level] = (cuts, "drawn")
+    return found

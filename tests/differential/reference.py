@@ -1,0 +1,298 @@
+"""The reference: the semantics of the contract, one record after the other, in the plainest way.
+
+It has no intervals, no store, no index and no cutting: every question is answered by a walk over all there
+is. Nothing of the engine is used but the values that the contract names.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from millwheel.model.record import Record
+from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
+from millwheel.model.timer import Timer
+from tests.differential.behaviour import extract, on_record, on_timer, value_of
+from tests.differential.case import NodeSpec, Sent, SourceSpec
+
+EXACT = 1.0
+Unique = tuple[str, str, int]
+
+
+@dataclass
+class Key:
+    """One key of one computation."""
+
+    state: Any = None
+    """None: there is none."""
+    deleted: bool = False
+    """Whether the state was deleted in this epoch."""
+    timers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    holds: dict[str, int] = field(default_factory=dict)
+    waiting: list[tuple[int, int, Record]] = field(default_factory=list)
+    """With ``in_order``: timestamp, place in the order of arrival, record."""
+
+    @property
+    def row(self) -> bool:
+        """Whether there is anything to keep."""
+        return self.state is not None or bool(self.timers) or bool(self.holds)
+
+
+@dataclass
+class Node:
+    """One computation."""
+
+    spec: NodeSpec
+    senders: tuple[str, ...]
+    input: int = MIN_TIME
+    lows: dict[float, int] = field(default_factory=dict)
+    """By percentile: the low watermark that consumers see."""
+    keys: dict[str, Key] = field(default_factory=dict)
+    seen: set[Unique] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def pending(self, *, holds: bool) -> list[int]:
+        """The timestamps of unfinished work (semantics 3 and 13)."""
+        found: list[int] = []
+        for key in self.keys.values():
+            found += [time for time, clock in key.timers.values() if clock == WATERMARK]
+            found += [time for time, _, _ in key.waiting]
+            if holds:
+                found += key.holds.values()
+        return sorted(found)
+
+
+class Hand:
+    """What a hook reaches in the reference."""
+
+    def __init__(self, node: Node, name: str, now: int, low_watermark: int) -> None:
+        self.key = name
+        self.now = now
+        self.low_watermark = low_watermark
+        self.timestamp = 0
+        self.made: list[tuple[str, Any, int]] = []
+        self.counted: Counter[str] = Counter()
+        self._key = node.keys.setdefault(name, Key())
+
+    @property
+    def state(self) -> Any:
+        if self._key.state is None:
+            self._key.state = {}
+        return self._key.state
+
+    @state.deleter
+    def state(self) -> None:
+        self._key.state = None
+        self._key.deleted = True
+        self._key.holds.clear()
+
+    def set_timer(self, tag: str, time: int, clock: Any = WATERMARK) -> None:
+        self._key.timers[tag] = (time, clock)
+
+    def clear_timer(self, tag: str) -> None:
+        self._key.timers.pop(tag, None)
+
+    def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None:
+        self.made.append((stream, value, self.timestamp if timestamp is None else timestamp))
+
+    def hold(self, timestamp: int, tag: str = "") -> None:
+        self._key.holds[tag] = timestamp
+
+    def release(self, tag: str = "") -> None:
+        self._key.holds.pop(tag, None)
+
+    def count(self, name: str, n: int = 1) -> None:
+        self.counted[name] += n
+
+
+class Reference:
+    """A pipeline as the contract describes it."""
+
+    def __init__(self, sources: Iterable[SourceSpec], nodes: Iterable[NodeSpec]) -> None:
+        self.sources = {source.name: source for source in sources}
+        self.marks = {(s.name, partition): MIN_TIME for s in sources for partition in range(s.partitions)}
+        self.now = 0
+        self.nodes: dict[str, Node] = {}
+        self.outputs: dict[str, list[Record]] = {}
+        """By stream: what it carried in the last epoch, in the order in which it was made."""
+        self.streams: Counter[str] = Counter()
+        self.user: Counter[str] = Counter()
+        self._percentiles: set[float] = {EXACT}
+        self._arrived: dict[str, list[Record]] = {}
+        self._arrivals = 0
+        self.become(nodes)
+
+    def become(self, specs: Iterable[NodeSpec]) -> None:
+        """Goes on with other computations; a new one begins where its senders are."""
+        specs = list(specs)
+        self._percentiles = {EXACT, *(spec.watermark for spec in specs)}
+        writers: dict[str, list[str]] = {}
+        for source in self.sources.values():
+            writers.setdefault(source.stream, []).append("@" + source.name)
+        for spec in specs:
+            for stream in spec.streams:
+                writers.setdefault(stream, []).append(spec.name)
+        before, self.nodes = self.nodes, {}
+        for spec in specs:
+            senders = tuple(sender for stream in spec.inputs for sender in writers[stream])
+            node = self.nodes[spec.name] = before.get(spec.name) or Node(spec, senders)
+            node.spec, node.senders = spec, senders
+            for percentile in self._percentiles:
+                if percentile not in node.lows:
+                    node.lows[percentile] = node.lows.get(EXACT, self._reached(node, percentile))
+            if spec.name not in before:
+                node.input = self._reached(node, spec.watermark)
+
+    def epoch(
+        self,
+        records: Iterable[Sent] = (),
+        marks: dict[tuple[str, int], int] | None = None,
+        now: int = 0,
+        *,
+        drain: bool = False,
+    ) -> None:
+        """One epoch: records come, injectors and the clock move on, and all that is due is done."""
+        self.now = max(self.now, now)
+        for place, mark in (marks or {}).items():
+            self.marks[place] = max(self.marks[place], mark)
+        self.outputs = {}
+        self._arrived = {name: [] for name in self.nodes}
+        for sent in records:
+            record = Record(value_of(sent.n), sent.timestamp, sent.key, id=sent.id)
+            self._carry(self.sources[sent.source].stream, record)
+        for node in self.nodes.values():
+            self._run(node, drain=drain)
+
+    def watermark(self, sender: str, percentile: float) -> int:
+        """The low watermark that somebody writes streams with."""
+        if sender.startswith("@"):
+            return min(mark for (source, _), mark in self.marks.items() if source == sender[1:])
+        return self.nodes[sender].lows[percentile]
+
+    def _reached(self, node: Node, percentile: float) -> int:
+        return min(self.watermark(sender, percentile) for sender in node.senders)
+
+    def _carry(self, stream: str, record: Record) -> None:
+        """Puts a record on a stream: every consumer gets its own copy, with its own key."""
+        self.outputs.setdefault(stream, []).append(record)
+        self.streams[stream] += 1
+        for node in self.nodes.values():
+            if stream in node.spec.inputs:
+                key = extract(node.spec.inputs[stream], record)
+                if isinstance(key, str):
+                    mine = Record(copy.deepcopy(record.value), record.timestamp, key, stream, record.id)
+                    self._arrived[node.spec.name].append(mine)
+
+    def _run(self, node: Node, *, drain: bool) -> None:
+        before, low_before = node.input, node.lows[EXACT]
+        after = max(before, self._reached(node, node.spec.watermark))
+        for record in self._arrived[node.spec.name]:
+            if self._is_new(node, record):
+                self._record_comes(node, record, before, low_before)
+        node.input = after
+        for name in list(node.keys):
+            self._catch_up(node, name, low_before)
+        pending = node.pending(holds=not drain)
+        for percentile in self._percentiles:
+            place = math.floor((1 - Fraction(str(percentile))) * len(pending))
+            oldest = pending[place] if pending else MAX_TIME
+            low = min(self._reached(node, percentile), oldest)
+            node.lows[percentile] = max(node.lows[percentile], low)
+        for name, key in list(node.keys.items()):
+            if key.deleted and key.state == {}:
+                key.state = None
+            key.deleted = False
+            if not key.row and not key.waiting:
+                del node.keys[name]
+
+    def _is_new(self, node: Node, record: Record) -> bool:
+        if not node.spec.exactly_once or record.id is None:
+            return True
+        unique = (record.key, record.stream, int(record.id))
+        if unique in node.seen:
+            node.counts["duplicates"] += 1
+            return False
+        node.seen.add(unique)
+        return True
+
+    def _record_comes(self, node: Node, record: Record, before: int, low_before: int) -> None:
+        spec = node.spec
+        record.late = record.timestamp < before
+        if record.late:
+            node.counts["late"] += 1
+            if spec.late == "drop":
+                node.counts["dropped"] += 1
+                return
+            if spec.late == "divert":
+                node.counts["diverted"] += 1
+                plain = Record(record.value, record.timestamp, record.key)
+                self._carry(spec.name + ".late", plain)
+                return
+        if spec.in_order:
+            self._arrivals += 1
+            key = node.keys.setdefault(record.key, Key())
+            key.waiting.append((record.timestamp, self._arrivals, record))
+        else:
+            self._hook(node, record.key, record, before, low_before)
+
+    def _catch_up(self, node: Node, name: str, low_before: int) -> None:
+        """A key's records that waited for the watermark, and its due timers, in their order."""
+        while True:
+            key = node.keys[name]  # another one, after a hook that was undone
+            due = [
+                (time, tag, clock)
+                for tag, (time, clock) in key.timers.items()
+                if time <= (self.now if clock == WALL else node.input)
+            ]
+            ready = [entry for entry in key.waiting if entry[0] < node.input]
+            if ready and (not due or min(ready)[0] < min(due)[0]):
+                entry = min(ready, key=lambda one: one[:2])
+                key.waiting.remove(entry)
+                self._hook(node, name, entry[2], node.input, low_before)
+            elif due:
+                time, tag, clock = min(due)
+                del key.timers[tag]
+                node.counts["timers"] += 1
+                self._hook(node, name, Timer(tag, time, clock), node.input, low_before)
+            else:
+                return
+
+    def _hook(self, node: Node, name: str, what: Record | Timer, low_watermark: int, low_before: int) -> None:
+        hand = Hand(node, name, self.now, low_watermark)
+        hand.timestamp = what.timestamp
+        saved = copy.deepcopy(node.keys[name])
+        given = copy.deepcopy(what)
+        try:
+            if isinstance(what, Record):
+                on_record(node.spec, hand, what)
+            else:
+                on_timer(node.spec, hand, what)
+        except Exception as error:
+            if node.spec.errors != "divert":
+                raise
+            node.keys[name] = saved
+            node.counts["failed"] += 1
+            self._carry(node.spec.name + ".errors", _failed(name, given, error))
+            return
+        node.counts["records"] += isinstance(what, Record)
+        self.user += hand.counted
+        for stream, value, timestamp in hand.made:
+            node.counts["produced"] += 1
+            node.counts["produced_late"] += timestamp < low_before
+            self._carry(stream, Record(copy.deepcopy(value), timestamp, name))
+
+
+def _failed(name: str, given: Record | Timer, error: Exception) -> Record:
+    """What an error stream carries of a record, or a timer, that was undone."""
+    if isinstance(given, Timer):
+        value: Any = {"tag": given.tag, "clock": given.clock}
+        stream, id = "timers", None
+    else:
+        value, stream, id = given.value, given.stream, given.id
+    whole = {"error": str(error), "traceback": str(error), "stream": stream, "value": value, "id": id}
+    return Record(whole, given.timestamp, name)
