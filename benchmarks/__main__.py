@@ -25,6 +25,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "guarantees": 1_200,
     "sweeps": 3_600,
     "recovery": 1_800,
+    "start": 600,
     "growth": 4_500,
     "dedup": 900,
     "cache": 1_200,
@@ -122,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     command = add("recovery", "from kill -9 of the driver to the first new output, against state size")
     command.add_argument("--rounds", type=int, default=3, help="kills for each size (default: 3)")
+    command = add("start", "from mw.run to the first output, with the archive of classes and without")
+    command.add_argument("--rounds", type=int, default=7, help="turns of each (default: 7)")
     command = add(
         "growth", "time a record in long runs and with many keys; the store's size against its state"
     )

@@ -105,10 +105,9 @@ def _launch(
     graph = build(pipeline)
 
     from millwheel.spark.cluster import check_store, make_ready
-    from millwheel.spark.session import local_session
+    from millwheel.spark.session import local_context
 
-    session = spark if spark is not None else local_session()
-    context = session.sparkContext
+    context = spark.sparkContext if spark is not None else local_context()
     make_ready(context, where)
     slots = options.get("slots") or min(context.defaultParallelism, 64)
     check_slots(slots)
