@@ -65,7 +65,12 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
         "first: records that wait, and every window that the watermark allows to close.",
         epilog="example: millwheel stop --drain --store state/",
     )
-    command.add_argument("--drain", action="store_true", help="finish what is in flight first")
+    command.add_argument(
+        "--drain",
+        action="store_true",
+        help="finish what is in flight first: records that wait, and timers up to the watermark; windows "
+        "beyond it stay open for the next run (`millwheel run --drain` closes them all)",
+    )
     _common(command)
     command.set_defaults(call=_stop)
 

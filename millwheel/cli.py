@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run a pipeline",
         description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
-        "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store.",
+        "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store. With "
+        "--drain or --once it ends by itself, and the same command run every day over input that grows "
+        "gives each day what came since.",
         epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
         "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
     )
@@ -99,8 +101,19 @@ def _parser() -> argparse.ArgumentParser:
         help="a setting of Spark, such as spark.executor.memory=4g; may be given again",
     )
     command.add_argument("--cache", type=int, metavar="BYTES", help="of the store that an executor keeps")
-    command.add_argument(
-        "--drain", action="store_true", help="end when the injectors are exhausted and all is processed"
+    ends = command.add_mutually_exclusive_group()
+    ends.add_argument(
+        "--drain",
+        action="store_true",
+        help="end when the injectors are exhausted, and close every window as though event time had ended: "
+        "all timers fire and holds end; a window that the next run has more records for comes again there "
+        "(`millwheel stop --drain` closes no window that the watermark has not passed)",
+    )
+    ends.add_argument(
+        "--once",
+        action="store_true",
+        help="end as soon as what is there now is processed, and leave windows, timers and holds open for "
+        "the next run",
     )
     command.add_argument(
         "--take-over",
@@ -169,7 +182,10 @@ def _run(options: argparse.Namespace) -> int:
         from millwheel.spark.session import local_session
 
         arguments["spark"] = local_session(options.master, dict(options.conf))
-    report = run(pipeline, **arguments) if options.drain else _until_interrupted(pipeline, arguments)
+    if options.drain or options.once:
+        report = run(pipeline, close=not options.once, **arguments)
+    else:
+        report = _until_interrupted(pipeline, arguments)
     print(json.dumps(dataclasses.asdict(report)) if options.json else report)
     return 0
 

@@ -64,10 +64,15 @@ def run(
     *,
     store: str | os.PathLike[str],
     spark: SparkSession | None = None,
+    close: bool = True,
     **options: Any,
 ) -> Report:
-    """Runs a pipeline until its injectors are exhausted and everything is drained."""
-    job = _launch(pipeline, store, spark, options, follow=False)
+    """Runs a pipeline until its injectors are exhausted and everything is drained.
+
+    With ``close=False`` it ends as soon as what was there is processed, and leaves windows, timers and holds
+    as they are: event time goes on in the next run.
+    """
+    job = _launch(pipeline, store, spark, options, follow=False, close=close)
     try:
         report = job.wait()
     except KeyboardInterrupt:
@@ -95,6 +100,7 @@ def _launch(
     options: dict[str, Any],
     *,
     follow: bool,
+    close: bool = True,
 ) -> Job:
     unknown = options.keys() - _OPTIONS
     if unknown:
@@ -134,6 +140,8 @@ def _launch(
             owner=f"process {os.getpid()} on {socket.gethostname()}",
             follow=follow,
             locked=locked,
+            closes=close,
+            begins=not locked,
             balancer=Balancer(slots, len(store.shards), cores) if options.get("balance", True) else None,
             **given,
         )
@@ -161,7 +169,12 @@ def _launch(
     show = options.get("progress", sys.stderr.isatty())
     progress = Progress(sys.stderr) if show else None
     job = Job(
-        driver, executor, until_exhausted=not follow, on_close=discard, progress=progress, rebuild=drive
+        driver,
+        executor,
+        until_exhausted=not follow,
+        on_close=discard,
+        progress=progress,
+        rebuild=drive,
     )
     job.ui = page
     job.view = lambda: look(store, time.time_ns() // 1000)

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from millwheel.errors import EngineError, FencedError
 from millwheel.master.balancer import Balancer
+from millwheel.master.delivery import deliver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Journal, Partition
@@ -30,12 +31,11 @@ from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals, hot_keys
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Injector
-from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Store
 from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
-from millwheel.worker.envelope import Frame, unpack_batch
+from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.step import touched, weak_levels
@@ -75,7 +75,10 @@ class Driver:
         takeover: bool = False,
         locked: bool = False,
         balancer: Balancer | None = None,
+        closes: bool = True,
+        begins: bool = False,
     ) -> None:
+        """``closes``: whether event time ends where the injectors do; ``begins``: whether a run does here."""
         self.graph = graph
         self.store = store
         self.sizer = Sizer(target, longest)
@@ -108,7 +111,7 @@ class Driver:
             self._now = found.now
             self.authority = WatermarkAuthority(graph)
             self.authority.restore(roster.watermarks)
-            self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles)
+            self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles, closes)
             self.authority.admit(self.sources.watermarks, roster.watermarks)
             self.totals = Totals(found.totals)
             self.baseline = self.totals.copy()
@@ -125,6 +128,9 @@ class Driver:
         self._caught_up_first = graph.behind(graph.replays)
         self._recovering = found.plan
         self._drained = False
+        self._holds_ended = 0
+        self._closes = closes
+        self._begins = begins
         self._started = False
 
     def _open(self, follow: bool) -> None:
@@ -167,7 +173,13 @@ class Driver:
         return self._now
 
     def next_plan(
-        self, *, drain: bool = False, force: bool = False, over_skew: bool = False, read: bool = True
+        self,
+        *,
+        drain: bool = False,
+        force: bool = False,
+        over_skew: bool = False,
+        read: bool = True,
+        ends_holds: bool = False,
     ) -> Plan | None:
         """The next epoch, or None where there is nothing to do, unless it is forced.
 
@@ -183,6 +195,8 @@ class Driver:
         now = self.now()
         if read or not self.sources.polled:
             self.sources.poll(now)
+        if self._begins:
+            self._reopen()
         wait = self.authority.more_due  # due timers come before new records
         left = self.authority.left
         ranges: list[Range] = []
@@ -222,22 +236,43 @@ class Driver:
             drain=drain,
             budget=max(_STEP_BUDGET, self.sizer.aim) if self._step_budget is None else self._step_budget,
             due_limit=self._due_limit,
+            ends_holds=ends_holds,
             weigh=not compact and self._balancer is not None and self._balancer.weighs(time.perf_counter()),
         )
 
     def next_plan_to_the_end(self) -> Plan | None:
-        """The next epoch of a run that ends by itself: at the end holds are not heeded any more."""
+        """The next epoch of a run that ends by itself; where it closes, holds are not heeded at its end."""
         plan = self.next_plan()
-        if plan is None and self.exhausted and self.held:
+        closing = self._closes and self.exhausted
+        if plan is None and closing and self.held:
             plan = self.next_plan(drain=True)
         if plan is None and self.sources.held_back:
             plan = self.next_plan(over_skew=True)
+        if plan is None and closing and self._unreleased:
+            plan = self.next_plan(drain=True, ends_holds=True)
         return plan
 
     @property
     def ended(self) -> bool:
         """Whether such a run has nothing more to do, known after a plan was asked for and there was none."""
-        return self.exhausted and not self.held
+        return self.exhausted and not (self._closes and self.held)
+
+    def conclude(self) -> None:
+        """Journals where event time really was, as the last thing of a run that closes (semantics 9)."""
+        if self._closes:
+            lowered = self.sources.end()
+            self.authority.lower(self.sources.watermarks, lowered)
+            self._journal_commit([])
+
+    def _reopen(self) -> None:
+        """Takes back, as a run begins, that an injector is at its end, where it goes on all the same.
+
+        That is in the journal if the last run was stopped, or died before it had concluded.
+        """
+        self._begins = False
+        lowered = self.sources.reopen()
+        if self.authority.lower(self.sources.watermarks, lowered) or lowered:
+            self._journal_commit([])
 
     def _holds(self) -> dict[str, dict[int, int]]:
         """The holds by interval; where the layout has just changed, they are in none of the new ones."""
@@ -269,7 +304,7 @@ class Driver:
         self.job = executor.job
         reports = self._reports(plan, frames)
         moments.append(time.perf_counter())
-        self._deliver(plan, reports)
+        deliver(self.graph, plan, reports)
         moments.append(time.perf_counter())
         self._commit(plan, reports)
         moments.append(time.perf_counter())
@@ -343,24 +378,6 @@ class Driver:
             self.journal.forget_plan()
         raise error
 
-    def _deliver(self, plan: Plan, reports: list[IntervalReport]) -> None:
-        """Hands records to the sinks in this process's memory."""
-        for report in reports:
-            for data in report.collected:
-                batch = unpack_batch(data)
-                for sink in self.graph.sinks[batch.stream]:
-                    if sink.in_driver:
-                        self._write(sink, plan.epoch, batch.shard, batch.records())
-
-    def _write(self, sink: Sink, epoch: int, shard: int, records: list[Record]) -> None:
-        try:
-            sink.write(epoch, shard, records)
-        except Exception as error:
-            raise EngineError(
-                f"epoch {epoch}: the sink {sink!r} raised {type(error).__name__}: {error}\n"
-                "Nothing is lost: the epoch is journaled, and running again continues it"
-            ) from error
-
     def _commit(self, plan: Plan, reports: list[IntervalReport]) -> None:
         fired = 0
         for report in reports:
@@ -383,6 +400,7 @@ class Driver:
                     *self._filters.get((name, report.first), (0, 0.0)),
                 )
                 self.authority.report(name, report.first, mark)
+                self._holds_ended += node.holds_ended
         self._fired = fired
         self._hot |= hot_keys(reports)
         self.totals.value["epochs"] += 1
@@ -441,6 +459,10 @@ class Driver:
         """Whether something keeps the watermarks from their end though the injectors are exhausted."""
         return not self._drained and any(low < MAX_TIME for low in self.authority.lows.values())
 
+    @property
+    def _unreleased(self) -> int:
+        return sum(self.authority.counter(name, HOLDS) for name in self.graph.nodes)
+
     def report(self) -> Report:
         """What was done since this driver started."""
         report = self.totals.since(self.baseline, self.graph)
@@ -456,7 +478,7 @@ class Driver:
         report.changes = self.layout.changes
         report.hot_keys = dict(self._hot)
         if self._drained:
-            report.unreleased_holds = sum(self.authority.counter(name, HOLDS) for name in nodes)
+            report.unreleased_holds = self._holds_ended + self._unreleased
         return report
 
     def close(self) -> None:

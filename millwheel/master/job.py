@@ -322,7 +322,9 @@ class Job:
             driver = self._driver
             plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
             if plan is None and self._until_exhausted and driver.ended:
-                break
+                self._publish()  # the report has the watermarks that this run ended with, the store others
+                driver.conclude()
+                return
             if plan is not None:
                 driver.run(plan, self._executor)
                 wait = _SHORTEST_WAIT

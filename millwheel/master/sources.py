@@ -26,8 +26,10 @@ class Sources:
         partitions: dict[str, dict[str, Partition]],
         watermarks: dict[str, int],
         percentiles: Sequence[float] = (),
+        closes: bool = True,
     ) -> None:
         self._sources = sources
+        self._closes = closes
         self._percentiles = percentiles
         self._partitions = {source.name: partitions.get(source.name, {}) for source in sources}
         self._polled: dict[str, Poll] = {}
@@ -57,20 +59,27 @@ class Sources:
         """Asks the injectors what they have."""
         self._exhausted = True
         for source in self._sources:
-            ends = self._read_by_others(source) if source.reader else dict(source.injector.poll())
-            poll = self._polled[source.name] = Poll(ends, source.injector.bounded)
+            poll = self._polled[source.name] = self._ask(source)
             partitions = self._partitions[source.name]
-            done = poll.bounded and all(name in poll.ends for name in source.injector.expected)
+            endless = not poll.bounded and not self._closes  # then what there was is all that is wanted
+            done = endless or (poll.bounded and all(name in poll.ends for name in source.injector.expected))
             for name, end in poll.ends.items():
                 state = partitions.setdefault(name, Partition())
                 if caught_up(state.offset, end):
                     self._active.setdefault((source.name, name), now)
                     state.watermark = source.injector.low_watermark(name, end)
-                    done = done and state.watermark == MAX_TIME
+                    done = done and (endless or state.watermark == MAX_TIME)
                 else:
                     self._active[source.name, name] = now
                     done = False
             self._exhausted = self._exhausted and done
+
+    def _ask(self, source: Source) -> Poll:
+        """What an injector has; of one without an end, in a run that is to end, what it had at first."""
+        bounded, known = source.injector.bounded, self._polled.get(source.name)
+        if known is not None and not bounded and not self._closes:
+            return known
+        return Poll(self._read_by_others(source) if source.reader else dict(source.injector.poll()), bounded)
 
     def _read_by_others(self, source: Source) -> dict[str, Offset]:
         """Who reads an injector once more never passes the others, so that it can join them."""
@@ -103,6 +112,57 @@ class Sources:
     def exhausted(self) -> bool:
         """Whether the injectors have nothing more to give, ever; known after a poll."""
         return self._exhausted
+
+    def end(self) -> set[str]:
+        """Brings watermarks that ended back to where event time really was (semantics 9)."""
+        return self._lower([source for source in self._sources if self._at_end(source)])
+
+    def reopen(self) -> set[str]:
+        """The same for injectors that turn out to go on: the last run did not come to its end.
+
+        Known after a poll; returns those that were brought back (``@NAME``).
+        """
+        return self._lower([s for s in self._sources if self._at_end(s) and not self._has_ended(s)])
+
+    def by_stream(self) -> dict[str, int]:
+        """By injected stream: the low watermark of what its injectors bring, as of the last commit."""
+        found: dict[str, int] = {}
+        for source in self._sources:
+            mark = self.watermarks[injector_name(source.name)]
+            found[source.stream] = min(mark, found.get(source.stream, MAX_TIME))
+        return found
+
+    def _at_end(self, source: Source) -> bool:
+        return self.watermarks[injector_name(source.name)] == MAX_TIME
+
+    def _has_ended(self, source: Source) -> bool:
+        poll, partitions = self._polled[source.name], self._partitions[source.name]
+        return poll.bounded and all(
+            caught_up(partitions[name].offset, end) and partitions[name].watermark == MAX_TIME
+            for name, end in poll.ends.items()
+        )
+
+    def _lower(self, sources: Iterable[Source]) -> set[str]:
+        lowered = set()
+        for source in sources:
+            newest = self._newest(source.stream)
+            for name in self.watermarks:
+                if is_of(name, injector_name(source.name)):
+                    self.watermarks[name] = MIN_TIME if newest == MIN_TIME else min(newest + 1, MAX_TIME)
+            lowered.add(injector_name(source.name))
+        return lowered
+
+    def _newest(self, stream: str) -> int:
+        """The newest timestamp that was ever injected into a stream."""
+        return max(
+            (
+                state.newest
+                for source in self._sources
+                if source.stream == stream
+                for state in self._partitions[source.name].values()
+            ),
+            default=MIN_TIME,
+        )
 
     def choose(self, bound: int, tasks: int, unsplit: int, ceiling: int) -> list[Range]:
         """What the next epoch reads; nothing newer than ``ceiling``, as far as that can be known."""
@@ -169,7 +229,7 @@ class Sources:
         held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
         for name in injector.expected:
             if name not in poll.ends:  # it has not come up: it holds with what is last known of it
-                mark, final = partitions.get(name, Partition()).watermark, False
+                mark, final = self._last_known(source, name), False
                 held = self._hold(source, held, name, mark, "is expected, and not there")
         for name, end in poll.ends.items():
             state = partitions[name]
@@ -189,7 +249,16 @@ class Sources:
             final = final and mark == MAX_TIME
             held = self._hold(source, held, name, mark, why)
         previous = self.watermarks[injector_name(source.name)]
-        return SourceMark(previous, held, newest, injector.slack, final)
+        if not self._closes:
+            newest = self._newest(source.stream)
+        return SourceMark(previous, held, newest, injector.slack, final, not self._closes)
+
+    def _last_known(self, source: Source, name: str) -> int:
+        """The watermark of a partition that is away; its end in an earlier run says nothing of this one."""
+        mark = self._partitions[source.name].get(name, Partition()).watermark
+        if mark == MAX_TIME and (source.name, name) not in self._active:
+            return self.watermarks[injector_name(source.name)]
+        return mark
 
     def _hold(self, source: Source, held: int, name: str, mark: int, why: str) -> int:
         """The lower of two marks, and a note of whose it is."""

@@ -87,7 +87,7 @@ class Harness:
         self._start()
         self._begin = self._driver.totals.copy()
 
-    def _start(self) -> None:
+    def _start(self, *, begins: bool = False) -> None:
         self._driver = Driver(
             self._graph,
             self._store,
@@ -95,6 +95,7 @@ class Harness:
             clock=lambda: self._wall,
             owner="the harness",
             step_budget=math.inf,
+            begins=begins,
         )
         worker = Worker(self._graph, self._driver.numbers, self._store, self._order)
         self._executor = LocalExecutor(worker)
@@ -130,6 +131,44 @@ class Harness:
         """Loses everything but the store, and recovers."""
         self._store.close()
         self._start()
+
+    def reopen(self) -> None:
+        """Ends the run, and begins the next one on the same store.
+
+        Where every injector is at its end, or was drained, the run closes: the watermarks go back to how far
+        event time really was, each stream's to its newest timestamp plus one. Otherwise it was stopped, and
+        all is as it was.
+
+        >>> import millwheel as mw
+        >>> p = mw.Pipeline("echo")
+        >>> p.inject("in", mw.injectors.Records([]))
+        >>> class Echo(mw.Computation):
+        ...     def process_record(self, record):
+        ...         pass
+        >>> p.add(Echo(), inputs={"in": mw.by_key})
+        >>> h = Harness(p)
+        >>> h.send("in", "Monday", timestamp=5)
+        >>> h.drain()
+        >>> h.low_watermark("Echo") == mw.MAX_TIME
+        True
+        >>> h.reopen()
+        >>> h.low_watermark("Echo")
+        6
+        """
+        if self._nested:
+            raise PipelineError("reopen() ends a run: call it outside of `with h.epoch()`")
+        if all(sent.watermark == MAX_TIME for sent in self._sent.values()):
+            self._close()
+        self._store.close()
+        self._start(begins=True)
+
+    def _close(self) -> None:
+        driver = self._driver
+        while (plan := driver.next_plan_to_the_end()) is not None:
+            driver.run(plan, self._executor)
+        driver.conclude()
+        for stream, mark in driver.sources.by_stream().items():
+            self._sent[stream].watermark = mark
 
     @contextmanager
     def epoch(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """The central authority on low watermarks (7.2), on the driver.
 
 For each computation it keeps an interval map of what the workers reported. It never leads them: a
-value is published after the workers had it, and a value never goes back.
+value is published after the workers had it, and a value never goes back but between two runs (`lower`).
 """
 
 from __future__ import annotations
@@ -128,6 +128,36 @@ class WatermarkAuthority:
                 low = max(percentiles[fast], lows[name], min(reached[p], timer, hold))
                 percentiles[fast] = known[fast] = low
         return inputs, lows, percentiles
+
+    def lower(self, sources: dict[str, int], lowered: Collection[str]) -> bool:
+        """Follows injectors whose watermarks went back, between two runs (semantics 9); False: nobody did.
+
+        ``lowered`` names those injectors. Every computation behind one of them, and every one that stands at
+        the end of time, comes down to what its senders allow; the others stay.
+        """
+        before = {**self.inputs}, {**self.lows}, {**self.percentiles}
+        changed, known = set(lowered), dict(sources)
+        for name, node in self._graph.nodes.items():
+            senders = self._graph.senders(name)
+            if self.inputs[name] == MAX_TIME or not changed.isdisjoint(senders):
+                changed.add(name)
+                reached = {
+                    p: min((known[variant(sender, p)] for sender in senders), default=MAX_TIME)
+                    for p in (EXACT, *self._graph.percentiles)
+                }
+                fast = {variant(name, p): reached[p] for p in self._graph.percentiles}
+                self.inputs[name] = min(self.inputs[name], reached[node.watermark])
+                self.lows[name] = min(self.lows[name], reached[EXACT])
+                self.percentiles |= {each: min(self.percentiles[each], at) for each, at in fast.items()}
+                for mark in self._intervals[name].values():
+                    mark.input = min(mark.input, reached[node.watermark])
+                    mark.low = min(mark.low, reached[EXACT])
+                    mark.percentiles = {
+                        each: min(at, fast.get(each, at)) for each, at in mark.percentiles.items()
+                    }
+            known[name] = self.lows[name]
+            known |= {variant(name, p): self.percentiles[variant(name, p)] for p in self._graph.percentiles}
+        return before != (self.inputs, self.lows, self.percentiles)
 
     def holds(self) -> dict[str, dict[int, int]]:
         """By computation and interval: the oldest hold, where there is one."""

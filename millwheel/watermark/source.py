@@ -20,6 +20,8 @@ class SourceMark(NamedTuple):
     slack: int | None
     final: bool
     """Whether this epoch reads the last of a bounded injector."""
+    open_end: bool = False
+    """Whether event time goes on behind the last of it, in a later run."""
 
     def join(self, held: int, newest: int) -> SourceMark:
         """With what one task read."""
@@ -40,8 +42,17 @@ class SourceMark(NamedTuple):
 
         >>> SourceMark(30, MAX_TIME, 90, None, False).watermark()
         30
+
+        At the end of what there is event time has ended, or goes on in a later run (semantics 9):
+
+        >>> SourceMark(30, MAX_TIME, 90, None, True).watermark() == MAX_TIME
+        True
+        >>> SourceMark(30, MAX_TIME, 90, None, True, open_end=True).watermark()
+        90
         """
-        if self.final:
+        if self.final and self.open_end and self.held == MAX_TIME:
+            value = behind(self.newest, self.slack or 0)
+        elif self.final:
             value = self.held
         elif self.slack is not None:
             value = min(self.held, behind(self.newest, self.slack))

@@ -77,6 +77,8 @@ class Plan:
     """How many keys with due timers one interval takes up in one epoch; the rest hold the watermark."""
     weigh: bool = False
     """Whether intervals report what each of their tablets has had."""
+    ends_holds: bool = False
+    """Whether this is the last epoch of a run that closes: no hook runs, and the holds that are left end."""
 
     @cached_property
     def tables(self) -> tuple[tuple[int, ...], ...]:

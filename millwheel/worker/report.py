@@ -54,6 +54,8 @@ class NodeReport:
     user: dict[str, int] = field(default_factory=dict)
     hot: list[Any] = field(default_factory=list)
     """[key, records] of the key with the most records, where it has a good part of them."""
+    holds_ended: int = 0
+    """Holds that nobody had released when the run ended."""
     weights: dict[int, list[int]] = field(default_factory=dict)
     """By tablet, in an epoch that weighs: records that came, and bytes of state."""
 

@@ -36,6 +36,7 @@ from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
+from millwheel.worker.holds import EndedHolds
 from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
@@ -392,9 +393,14 @@ class _Attempt:
             tablets,
             self._budget,
         )
-        run.run(snapshot, arrivals, plan.due_limit, worker._order)
-
         report = run.report
+        if plan.ends_holds:
+            ended = EndedHolds(number, tablets, snapshot)
+            report.holds_ended = ended.count
+            self._puts += ended.puts
+            self._deletes += ended.deletes
+        else:
+            run.run(snapshot, arrivals, plan.due_limit, worker._order)
         report.input = before if report.left else now_at  # what was left is not late when its turn comes
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
         oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)

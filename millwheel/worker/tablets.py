@@ -78,6 +78,19 @@ class Tablets:
                 found[key[TIMER_SUFFIX:]] = None
         return list(found), False
 
+    def pending(self, snapshot: Snapshot, kind: int) -> list[tuple[bytes, int]]:
+        """The row suffix of every key that has something of a kind, and when its first is."""
+        prefixes = [
+            timer_prefix(self._computation, tablet, kind)
+            for tablet, counters in self._counters.items()
+            if counters[FIRST_KIND + kind]
+        ]
+        return [
+            (key[TIMER_SUFFIX:], time_of(key[TIMER_TIME]))
+            for prefix in prefixes
+            for key, _ in snapshot.scan(prefix, after(prefix))
+        ]
+
     def change(self, kind: int, suffix: bytes, was: int | None, is_now: int | None) -> None:
         """A key's earliest timer or hold of a kind, before and after: once for each key and step."""
         tablet = suffix[0] >> 2

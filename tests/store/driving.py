@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import millwheel as mw
 from millwheel.master.driver import Driver
@@ -22,30 +23,28 @@ def take(
     follow: bool = False,
     slots: int = 1,
     clock: Callable[[], int] = lambda: 0,
+    **options: Any,
 ) -> tuple[Driver, LocalExecutor]:
     """Makes a driver the owner of a store, and an executor for it."""
     graph = build(pipeline)
-    driver = Driver(graph, store, slots=slots, clock=clock, owner=owner, follow=follow)
+    driver = Driver(graph, store, slots=slots, clock=clock, owner=owner, follow=follow, **options)
     return driver, LocalExecutor(Worker(graph, driver.numbers, store))
 
 
 def run_to_the_end(driver: Driver, executor: LocalExecutor) -> mw.Report:
     """Epochs until the injectors are exhausted and everything is drained, as `millwheel.run` does."""
-    while True:
-        plan = driver.next_plan()
-        if plan is None:
-            if not driver.exhausted:
-                raise AssertionError("the driver has nothing to do, and its injectors are not exhausted")
-            if not driver.held:
-                return driver.report()
-            plan = driver.next_plan(drain=True)
-            assert plan is not None
+    while (plan := driver.next_plan_to_the_end()) is not None:
         driver.run(plan, executor)
+    if not driver.ended:
+        raise AssertionError("the driver has nothing to do, and its injectors are not exhausted")
+    report = driver.report()
+    driver.conclude()
+    return report
 
 
-def run(pipeline: mw.Pipeline, store: Store, **options: object) -> mw.Report:
+def run(pipeline: mw.Pipeline, store: Store, **options: Any) -> mw.Report:
     """A whole run in this process."""
-    driver, executor = take(pipeline, store, **options)  # type: ignore[arg-type]
+    driver, executor = take(pipeline, store, begins=True, **options)
     try:
         return run_to_the_end(driver, executor)
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import millwheel as mw
+from millwheel.master.delivery import deliver
 from millwheel.master.driver import Driver
 from millwheel.master.local import LocalExecutor
 from millwheel.store.base import Store
@@ -128,7 +129,7 @@ def test_after_a_crash_between_the_steps_and_the_commit_the_same_is_delivered(
     assert plan is not None
     driver.journal.plan(plan, driver.graph)
     reports = driver._reports(plan, executor.execute(plan))
-    driver._deliver(plan, reports)
+    deliver(driver.graph, plan, reports)
     store.close()
 
     calls.clear()
