@@ -53,8 +53,7 @@ class TestComplete:
         taken = _taken(Files(tmp_path / "*", timestamp="t"))
         assert taken[0].graph.sources[0].injector.slack is None
         assert _epoch(taken, bound=300) == mw.MIN_TIME
-        run_to_the_end(*taken)
-        assert taken[0].authority.lows["C"] == mw.MAX_TIME
+        assert run_to_the_end(*taken).low_watermarks["C"] == mw.MAX_TIME
 
     def test_one_unfinished_file_holds_it_for_all(self, tmp_path: Path) -> None:
         jsonl(tmp_path / "a.jsonl", [{"t": 1}])
@@ -127,8 +126,7 @@ class TestEvents:
     def test_a_bounded_run_ends_at_the_end_of_time(self, tmp_path: Path) -> None:
         path = jsonl(tmp_path / "a.jsonl", [{"t": 100}])
         taken = _taken(Files(path, timestamp="t", slack=10))
-        run_to_the_end(*taken)
-        assert taken[0].authority.lows["C"] == mw.MAX_TIME
+        assert run_to_the_end(*taken).low_watermarks["C"] == mw.MAX_TIME
 
     def test_a_folder_without_files_does_not_move_it(self, tmp_path: Path) -> None:
         assert _epoch(_taken(Files(tmp_path / "*", timestamp="t", slack=10), follow=True)) == mw.MIN_TIME
