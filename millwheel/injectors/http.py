@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
-import http.server
-import ipaddress
+import logging
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from email.message import Message
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,20 @@ from millwheel.errors import InputError
 from millwheel.injectors.lines import UNITS, BadLine, Reader, Unit, to_time
 from millwheel.injectors.log import Log, LogFull, pieces
 from millwheel.model.injector import Injector, Offset, RecordBatch
+from millwheel.model.serving import Handler, LimitedServer, Limits, Refused, foreign, is_loopback, matches
 from millwheel.model.time import DAY, MIN_TIME, MINUTE, SECOND
+
+logger = logging.getLogger("millwheel")
 
 _PARTITION = "log"
 _SLACK = 10 * SECOND  # that records may be out of order, where the user says nothing
 _MAX_BODY = 8 << 20  # bytes of one POST
 _MAX_PENDING = 256 << 20  # bytes that wait to be injected before callers are told to wait
 _LINE = 100  # bytes of a record, before any was seen; it sizes epochs, nothing else
-_TIMEOUT = 30  # seconds that a caller may take to send what it announced
+_TIMEOUT = 30.0  # seconds that a caller may take to send its headers, and then its body
+# The second is what curl -d and urllib call everything. A form of a page has it too, and then an Origin.
+_TYPES = ("application/json", "application/x-www-form-urlencoded")
+_CONNECTIONS = 256  # at the same time: each has a thread
 
 
 class Http(Injector):
@@ -33,12 +39,15 @@ class Http(Injector):
 
     200 says that all of them are durable in the injector's log; 400 that one is bad, with the reason, and
     that none was taken; 413 that the body is larger than ``max_body`` bytes; 429 that ``max_pending`` bytes
-    wait already; 503 that the log cannot be written. A caller that got no answer sends again: with ``id``,
-    a record that comes twice is processed once.
+    wait already; 503 that the log cannot be written, or that ``max_connections`` are open. A caller that got
+    no answer sends again: with ``id``, a record that comes twice is processed once. Headers, and then the
+    body, may take ``timeout`` seconds each.
 
     ``timestamp`` names the field with the event time, in ``unit``; without it, it is the time of arrival,
     and the value may be any JSON. It listens on loopback; wider (``host="0.0.0.0"``) only with a ``token``,
-    which callers give as ``Authorization: Bearer TOKEN``. Put a proxy that speaks TLS before it.
+    which callers give as ``Authorization: Bearer TOKEN``. Put a proxy that speaks TLS before it. Without a
+    token only programs of this machine may send, not pages in its browsers: 403 for another name in ``Host``
+    and for an ``Origin``, 415 for a ``Content-Type`` such as ``text/plain``, which a page may send unasked.
 
     The log is in ``log``, and is removed as it is committed. Such an injector is never exhausted.
     """
@@ -58,12 +67,14 @@ class Http(Injector):
         idle_after: int | None = MINUTE,
         max_body: int = _MAX_BODY,
         max_pending: int = _MAX_PENDING,
+        max_connections: int = _CONNECTIONS,
+        timeout: float = _TIMEOUT,
         log: str | os.PathLike[str] | None = None,
         id_retention: int = DAY,
     ) -> None:
         if unit not in UNITS:
             raise InputError(f"Http: unit is one of {', '.join(UNITS)}, not {unit!r}")
-        if not token and not _is_loopback(host):
+        if not token and not is_loopback(host):
             raise InputError(f"Http: whoever listens on {host} needs a token=, which callers must give")
         self._port = port
         self._host = host
@@ -73,11 +84,12 @@ class Http(Injector):
         self._unit: Unit = unit
         self._max_body = max_body
         self._max_pending = max_pending
+        self._limits = Limits(max_connections, seconds=timeout)
         self._given = None if log is None else Path(log).absolute()
         self._folder = Path()
         self._length = _LINE
         self._log: Log | None = None
-        self._server: http.server.ThreadingHTTPServer | None = None
+        self._server: LimitedServer | None = None
         self.slack = slack
         self.idle_after = idle_after
         self.id_retention = id_retention
@@ -99,11 +111,10 @@ class Http(Injector):
         self._folder = self._given or state / "millwheel" / "http" / origin / name.replace("/", "%2F")
         self._log = Log(self._folder, self._max_pending)
         try:
-            self._server = http.server.ThreadingHTTPServer((self._host, self._port), _handler(self))
+            self._server = LimitedServer((self._host, self._port), _handler(self), self._limits)
         except OSError as error:
             self._log.close()
             raise InputError(f"{self!r}: it cannot listen there ({error})") from error
-        self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="millwheel-http", daemon=True).start()
 
     def close(self) -> None:
@@ -175,6 +186,8 @@ class Http(Injector):
                 lines.append(self._line(record))
             except BadLine as error:
                 raise BadLine(f"record {number}: {error}") from None
+            except TypeError as error:  # JSON that can be read, and not written: hundreds of levels
+                raise BadLine(f"record {number}: it cannot be kept ({error})") from None
         assert self._log is not None
         self._log.append(b"".join(lines))
         self._length = max(sum(map(len, lines)) // len(lines), 1)
@@ -205,71 +218,52 @@ class Http(Injector):
             raise BadLine(f"the ID field {self._id!r} is {id!r}: an ID is a text or an integer")
         return id
 
-    def admits(self, authorization: str | None) -> bool:
-        """Whether a caller may send."""
-        if not self._token:
-            return True
-        given = (authorization or "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, f"Bearer {self._token}".encode())
+    def check(self, headers: Message) -> None:
+        """Raises `Refused` for a caller that may not send."""
+        if self._token:
+            given = headers.get("Authorization", "").removeprefix("Bearer ")
+            if not matches(given, self._token):
+                raise Refused(HTTPStatus.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN")
+            return
+        reason = foreign(headers, browsers=False)
+        if reason is not None:
+            raise Refused(HTTPStatus.FORBIDDEN, f"{reason}; with token= callers of any kind can be let in")
+        kind = headers.get_content_type()
+        if "Content-Type" in headers and kind not in _TYPES and not kind.endswith("+json"):
+            reason = f"the body is {kind}: send JSON with Content-Type: application/json (curl --json)"
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
 
 
-def _handler(injector: Http) -> type[http.server.BaseHTTPRequestHandler]:
+def _handler(injector: Http) -> type[Handler]:
     limit = injector._max_body
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Caller(Handler):
         server_version = "millwheel"
-        sys_version = ""
-        timeout = _TIMEOUT
 
         def do_POST(self) -> None:
-            if not injector.admits(self.headers.get("Authorization")):
-                return self._refuse(401, "a token is needed: Authorization: Bearer TOKEN")
-            length = self.headers.get("Content-Length", "")
-            if not length.isdecimal():
-                return self._refuse(411, "the length of the body is needed: Content-Length")
-            if int(length) > limit:
-                return self._refuse(413, f"the body is larger than {limit:,} bytes: send fewer at once")
-            body = self.rfile.read(int(length))
-            if len(body) < int(length):
-                return self._refuse(400, "the body is shorter than its Content-Length")
             try:
-                return self._answer(200, {"accepted": injector.take(body)})
+                status, value, headers = self._take()
+            except Refused as refused:
+                return self.refuse(refused.status, str(refused))
+            except Exception:
+                logger.exception("Http: a request failed")
+                status, value, headers = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "an error of ours"}, {}
+            self.answer(status, orjson.dumps(value), headers=headers)
+
+        def _take(self) -> tuple[HTTPStatus, Any, dict[str, str]]:
+            injector.check(self.headers)
+            body = self.read_body(limit)
+            try:
+                return HTTPStatus.OK, {"accepted": injector.take(body)}, {}
             except BadLine as error:
-                return self._answer(400, {"error": str(error)})
+                return HTTPStatus.BAD_REQUEST, {"error": str(error)}, {}
             except LogFull as error:
-                return self._answer(429, {"error": str(error)}, {"Retry-After": "1"})
+                return HTTPStatus.TOO_MANY_REQUESTS, {"error": str(error)}, {"Retry-After": "1"}
             except OSError as error:
-                return self._answer(503, {"error": f"the log cannot be written ({error.strerror})"})
+                reason = f"the log cannot be written ({error.strerror})"
+                return HTTPStatus.SERVICE_UNAVAILABLE, {"error": reason}, {}
 
         def do_GET(self) -> None:
-            self._refuse(405, "records are sent with POST")
+            self.refuse(HTTPStatus.METHOD_NOT_ALLOWED, "records are sent with POST")
 
-        def _refuse(self, status: int, reason: str) -> None:
-            """Answers without having read the body, so the connection cannot be used again."""
-            self.close_connection = True
-            self._answer(status, {"error": reason}, {"Connection": "close"})
-
-        def _answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
-            data = orjson.dumps(value)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            for name, text in (headers or {}).items():
-                self.send_header(name, text)
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Says nothing: a line for each request would drown everything else."""
-
-    return Handler
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return Caller

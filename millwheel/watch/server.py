@@ -13,29 +13,25 @@ Everything is read from the store when somebody asks; with nobody looking, nothi
 from __future__ import annotations
 
 import dataclasses
-import hmac
-import ipaddress
 import json
 import logging
 import os
 import secrets
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote
 
 import orjson
 
 from millwheel.errors import MillWheelError, PipelineError, StoreError
 from millwheel.master.explain import explain
 from millwheel.model.codec import Codec
+from millwheel.model.serving import Handler, LimitedServer, Limits, foreign, is_loopback, matches
 from millwheel.store.base import Store
 from millwheel.version import VERSION
 from millwheel.watch.history import Sample
@@ -48,6 +44,7 @@ logger = logging.getLogger("millwheel")
 _EVERY = 1.0  # seconds between events
 _FRESH = 0.5  # seconds for which a look serves everybody who asks
 _MOST_STREAMS = 32  # pages that are open at the same time: each has a thread
+_LIMITS = Limits(connections=128)  # a browser opens up to six for a page
 _POLL = 0.1  # seconds after which the server sees that it is to end
 _COOKIE = "millwheel_token"
 _PAGES = {
@@ -96,9 +93,10 @@ class Server:
         token: str | None = None,
         codecs: Mapping[str, Codec] | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        limits: Limits = _LIMITS,
     ) -> None:
         host, port = parse_address(where)
-        self.loopback = _is_loopback(host)
+        self.loopback = is_loopback(host)
         self.token = token or os.environ.get("MILLWHEEL_UI_TOKEN") or None
         if self.token is None and not self.loopback:
             self.token = secrets.token_urlsafe(18)
@@ -112,14 +110,16 @@ class Server:
         self.closing = threading.Event()
         self.streams = threading.BoundedSemaphore(_MOST_STREAMS)
         try:
-            self._http = _Http((host, port), self)
+            self._http = _Http((host, port), self, limits)
         except OSError as error:
             raise StoreError(
                 f"the page cannot be served at {host}:{port} ({error}): choose another port"
             ) from error
         self.port = int(self._http.server_address[1])
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        self.url = f"http://{shown}:{self.port}/" + (
+            f"?token={quote(self.token, safe='')}" if self.token else ""
+        )
         """The page's address, with the token where there is one."""
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(_POLL,), name="millwheel-ui", daemon=True
@@ -165,35 +165,25 @@ class Server:
         self._http.server_close()
 
 
-class _Http(ThreadingHTTPServer):
-    """The standard library's server, told whom it serves."""
+class _Http(LimitedServer):
+    """The server with its limits, told whom it serves."""
 
-    daemon_threads = True
-    request_queue_size = 64
-
-    def __init__(self, address: tuple[str, int], site: Server) -> None:
+    def __init__(self, address: tuple[str, int], site: Server, limits: Limits) -> None:
         self.site = site
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no error; anything else is one of ours, and the server goes on."""
-        gone = isinstance(sys.exception(), ConnectionError | TimeoutError)
-        logger.log(logging.DEBUG if gone else logging.ERROR, "a request to the page failed", exc_info=True)
+        super().__init__(address, _Handler, limits)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     """One request. Anything but GET is refused by the base class: there is nothing to change here."""
 
-    protocol_version = "HTTP/1.1"
     server_version = f"millwheel/{VERSION}"
-    sys_version = ""
-    timeout = 30  # seconds for which a connection may be silent
+    headers_sent = _HEADERS
     server: _Http
 
     def do_GET(self) -> None:
         """Answers."""
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # a body is not read: it must not be taken for the next request
         path, _, text = self.path.partition("?")
         query = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
         try:
@@ -227,19 +217,18 @@ class _Handler(BaseHTTPRequestHandler):
         another site can reach this one under a name of its own."""
         site = self.server.site
         if site.token is None:
-            host = _host_name(self.headers.get("Host", ""))
-            if _is_loopback(host):
+            reason = foreign(self.headers, browsers=True)
+            if reason is None:
                 return True
-            self._json({"error": f"this page does not answer to the name {host!r}"}, HTTPStatus.FORBIDDEN)
+            self._json({"error": reason}, HTTPStatus.FORBIDDEN)
             return False
         given = [query.get("token", ""), self.headers.get("Authorization", "").removeprefix("Bearer ")]
         try:
             cookie = SimpleCookie(self.headers.get("Cookie", "")).get(_COOKIE)
-            given.append(cookie.value if cookie is not None else "")
+            given.append(unquote(cookie.value) if cookie is not None else "")
         except CookieError:
             pass
-        wanted = site.token.encode()
-        if any(hmac.compare_digest(each.encode("utf-8", "replace"), wanted) for each in given):
+        if any(matches(each, site.token) for each in given):
             return True
         self._json({"error": "the token is missing or wrong"}, HTTPStatus.UNAUTHORIZED)
         return False
@@ -247,7 +236,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self, path: str, query: Mapping[str, str]) -> None:
         if path == "/" and "token" in query and self.server.site.token is not None:
             # From the address into a cookie: out of the history, and no script can read it.
-            cookie = f"{_COOKIE}={self.server.site.token}; HttpOnly; SameSite=Strict; Path=/"
+            token = quote(self.server.site.token, safe="")
+            cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
             self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
             return
         name, kind = _PAGES[path]
@@ -285,16 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: HTTPStatus, data: bytes, kind: str, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.send_response(status)
-        for name, value in {**_HEADERS, "Content-Type": kind, **(headers or {})}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Not to the terminal, where the pipeline speaks; the address may hold a token."""
-        logger.debug("page: %s %s", self.client_address[0], args[1] if len(args) > 1 else "")
+        self.answer(status, data, kind, headers)
 
 
 def _message(view: View, samples: list[Sample]) -> bytes:
@@ -306,24 +287,3 @@ def _message(view: View, samples: list[Sample]) -> bytes:
         return orjson.dumps({"view": view, "history": history})
     except TypeError:  # a name that is no UTF-8, or an offset of more than 64 bits
         return json.dumps({"view": view.to_value(), "history": history}).encode()
-
-
-def _host_name(header: str) -> str:
-    """The name in a Host header, which may be anything.
-
-    >>> _host_name("localhost:8080"), _host_name("[::1]:80"), _host_name("[::")
-    ('localhost', '::1', '')
-    """
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

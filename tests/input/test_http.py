@@ -26,10 +26,14 @@ from tests.store.driving import take
 Http = mw.injectors.Http
 
 
-def _post(port: int, body: Any, *, token: str | None = None, method: str = "POST") -> tuple[int, Any]:
+def _post(
+    port: int, body: Any, *, token: str | None = None, method: str = "POST", **more: str
+) -> tuple[int, Any]:
     """The status and what came back; a body that is no bytes is sent as JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = {name.replace("_", "-"): text for name, text in more.items()}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
     try:
         connection.request(method, "/", body if isinstance(body, bytes) else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -115,6 +119,78 @@ def test_too_much_is_refused(http_injector: Any) -> None:
     assert "wait to be injected" in answer["error"]
     injector.commit(injector.poll())
     assert _post(injector.port, body)[0] == 200
+
+
+@pytest.mark.parametrize("depth", [250, 300, 1_000, 1_100, 200_000])
+@pytest.mark.parametrize("timestamp", ["t", None])
+def test_json_of_many_levels_gets_an_answer(http_injector: Any, depth: int, timestamp: str | None) -> None:
+    injector = http_injector(timestamp=timestamp)
+    status, answer = _post(injector.port, b'{"t": 1, "v": ' + b"[" * depth + b"]" * depth + b"}")
+    assert status == (200 if depth == 250 else 400), answer
+    assert _post(injector.port, {"t": 2})[0] == 200
+    assert len(_read(injector)) == (2 if depth == 250 else 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "reason"),
+    [
+        ({"Host": "evil.example"}, 403, "does not answer to the name 'evil.example'"),
+        ({"Host": "127.0.0.1.evil.example:8080"}, 403, "does not answer to the name"),
+        ({"Host": ""}, 403, "does not answer to the name"),
+        ({"Origin": "https://evil.example"}, 403, "from web pages"),
+        ({"Origin": "null"}, 403, "from web pages"),
+        ({"Origin": "http://localhost:3000"}, 403, "from web pages"),
+        ({"Sec_Fetch_Site": "cross-site"}, 403, "from web pages"),
+        ({"Content_Type": "text/plain"}, 415, "Content-Type: application/json"),
+        ({"Content_Type": "application/x-www-form-urlencoded", "Origin": "null"}, 403, "from web pages"),
+        ({"Content_Type": "multipart/form-data; boundary=x"}, 415, "multipart/form-data"),
+    ],
+    ids=lambda part: str(part)[:40],
+)
+def test_a_web_page_cannot_send(http_injector: Any, headers: Any, status: int, reason: str) -> None:
+    injector = http_injector()
+    found, answer = _post(injector.port, {"t": 1}, **headers)
+    assert found == status
+    assert reason in answer["error"]
+    assert _read(injector) == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Content_Type": "application/json"},
+        {"Content_Type": "application/json; charset=utf-8"},
+        {"Content_Type": "application/cloudevents+json"},
+        {"Content_Type": "application/x-www-form-urlencoded"},  # as curl -d and urllib have it
+        {"Host": "localhost:1"},
+        {"Host": "[::1]:1"},
+    ],
+    ids=str,
+)
+def test_a_program_of_this_machine_can(http_injector: Any, headers: Any) -> None:
+    assert _post(http_injector().port, {"t": 1}, **headers)[0] == 200
+
+
+def test_with_the_token_callers_of_any_kind_can(http_injector: Any) -> None:
+    injector = http_injector(token="a&b+c;d#e%f é")
+    kind = {"Host": "api.example.org", "Content_Type": "text/plain"}
+    sent = "a&b+c;d#e%f é".encode().decode("latin-1")
+    assert _post(injector.port, {"t": 1}, **kind)[0] == 401
+    assert _post(injector.port, {"t": 1}, token=sent, **kind)[0] == 200
+
+
+@pytest.mark.parametrize("length", ["-1", "+5", "1_0", "٣", "5, 5", "x"])
+def test_a_length_that_is_no_number_is_refused(http_injector: Any, length: str) -> None:
+    injector = http_injector()
+    sent = length.encode().decode("latin-1")
+    assert _post(injector.port, b"", Content_Length=sent)[0] == 400
+
+
+def test_a_body_that_takes_too_long_is_refused(http_injector: Any) -> None:
+    injector = http_injector(timeout=0.2)
+    status, answer = _post(injector.port, b"", Content_Length="5")
+    assert (status, answer["error"]) == (408, "the body took more than 0.2 seconds")
 
 
 def test_other_methods_are_refused(http_injector: Any) -> None:

@@ -111,6 +111,8 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)},
         text=True,
+        # Ours may ignore it, as what a shell starts with & does, and a child would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -153,6 +153,24 @@ class TestToken:
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
         assert Answer(guarded, "/", Cookie=cookie.split(";")[0]).status == 200
+
+    @pytest.mark.parametrize(
+        "token",
+        ["a&b", "a+b", "a;b", "a#b", "a%b", "%26", "a b", 'a"b', "a=b,c\\d", "é", "\U0001f600", "&+;#%"],
+    )
+    def test_it_may_have_any_character(self, store: LmdbStore, token: str) -> None:
+        server = Server(store, token=token)
+        try:
+            place = urlsplit(server.url)
+            answer = Answer(server, f"{place.path}?{place.query}")
+            assert (answer.status, answer.headers["Location"]) == (303, "/")
+            cookie = answer.headers["Set-Cookie"].split(";")[0]
+            assert Answer(server, "/", Cookie=cookie).status == 200
+            assert Answer(server, "/", Cookie=cookie + "x").status == 401
+            sent = token.encode().decode("latin-1")
+            assert Answer(server, "/metrics", Authorization=f"Bearer {sent}").status == 200
+        finally:
+            server.close()
 
     def test_it_can_be_given(self, store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MILLWHEEL_UI_TOKEN", "from the environment")
