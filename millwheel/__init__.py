@@ -19,11 +19,14 @@ from millwheel.model.codec import register
 from millwheel.model.computation import Computation
 from millwheel.model.injector import Injector, RecordBatch
 from millwheel.model.keys import SKIP, by, by_key
-from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import DAY, HOUR, MAX_TIME, MILLISECOND, MIN_TIME, MINUTE, SECOND, WALL, WATERMARK
 from millwheel.model.timer import Timer
+from millwheel.operators import aggregates as agg
+from millwheel.operators import windows
+from millwheel.operators.pipeline import Pipeline
+from millwheel.operators.stream import KeyedStream, Stream
 from millwheel.tables import read_store
 from millwheel.version import VERSION as __version__
 
@@ -45,6 +48,7 @@ __all__ = [
     "Injector",
     "InputError",
     "Job",
+    "KeyedStream",
     "MillWheelError",
     "Pipeline",
     "PipelineError",
@@ -53,9 +57,11 @@ __all__ = [
     "Report",
     "Sink",
     "StoreError",
+    "Stream",
     "Timer",
     "UserCodeError",
     "__version__",
+    "agg",
     "by",
     "by_key",
     "codecs",
@@ -67,4 +73,5 @@ __all__ = [
     "sinks",
     "start",
     "testing",
+    "windows",
 ]

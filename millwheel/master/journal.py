@@ -280,6 +280,7 @@ def _signature(graph: Graph) -> bytes:
             [list(level) for level in graph.levels],
             [[edge.stream, edge.consumer, edge.level] for edge in graph.edges],
             [[source.name, source.stream] for source in graph.sources],
+            [[stream, one.name] for stream, found in graph.derived.items() for one, _ in found],
             list(weak_levels(graph)),
         ]
     )

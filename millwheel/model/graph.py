@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from millwheel.errors import PipelineError
 from millwheel.model import codec as codecs
+from millwheel.model.derived import Derived, is_public, public_name
 from millwheel.model.keys import ByKey, KeyExtractor
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Node, Pipeline, Source
 from millwheel.model.sink import Sink
@@ -48,11 +49,22 @@ class Graph:
     level_of: dict[str, int] = field(default_factory=dict)
     replays: dict[str, dict[str, str]] = field(default_factory=dict)
     """By computation that catches up: which injector (``@NAME``) stands for which, for it alone."""
+    derived: dict[str, tuple[tuple[Derived, int], ...]] = field(default_factory=dict)
+    """By stream: the streams that are derived from it, and which of their parents it is."""
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Every stream, in no particular order."""
-        return tuple(self.producers)
+        """Every stream that has a name of the user's, in no particular order."""
+        return tuple(filter(is_public, self.producers))
+
+    def origins(self, stream: str) -> set[str]:
+        """The streams that a stream is derived from in the end; itself where it is not derived."""
+        parents = {
+            parent for parent, found in self.derived.items() for derived, _ in found if derived.name == stream
+        }
+        if not parents:
+            return {stream}
+        return set().union(*map(self.origins, parents))
 
     @property
     def percentiles(self) -> tuple[float, ...]:
@@ -100,6 +112,19 @@ def build(pipeline: Pipeline) -> Graph:
     for node in pipeline.nodes.values():
         for stream in node.streams:
             producers.setdefault(stream, []).append(node.name)
+    derived: dict[str, list[tuple[Derived, int]]] = {}
+    for one in _behind_parents(pipeline):
+        for number, parent in enumerate(one.parents):
+            _written(pipeline, producers, parent, f"stream {one.label!r} is derived from")
+            derived.setdefault(parent, []).append((one, number))
+        writers = dict.fromkeys(writer for parent in one.parents for writer in producers[parent])
+        if one.name in producers:
+            raise PipelineError(
+                f"pipeline {pipeline.name!r}: stream {one.name!r} is derived from "
+                f"{', '.join(map(public_name, one.parents))} and is written by others as well: "
+                "give it another name, and join them with union()"
+            )
+        producers[one.name] = list(writers)
     for node in pipeline.nodes.values():
         for stream in node.inputs:
             _written(pipeline, producers, stream, f"computation {node.name!r} reads")
@@ -144,13 +169,33 @@ def build(pipeline: Pipeline) -> Graph:
         {stream: tuple(found) for stream, found in producers.items()},
         {stream: tuple(found) for stream, found in sinks.items()},
         level_of,
+        derived={stream: tuple(found) for stream, found in derived.items()},
     )
+
+
+def _behind_parents(pipeline: Pipeline) -> list[Derived]:
+    """The derived streams, each behind those that it is derived from; a cycle is an error."""
+    order: dict[str, Derived] = {}
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise PipelineError(
+                f"pipeline {pipeline.name!r}: stream {public_name(name)!r} derives from itself"
+            )
+        if name in pipeline.derived and name not in order:
+            for parent in pipeline.derived[name].parents:
+                visit(parent, (*path, name))
+            order[name] = pipeline.derived[name]
+
+    for name in pipeline.derived:
+        visit(name, ())
+    return list(order.values())
 
 
 def _written(pipeline: Pipeline, producers: Iterable[str], stream: str, who: str) -> None:
     if stream in producers:
         return
-    message = f"pipeline {pipeline.name!r}: {who} stream {stream!r}, which nobody writes"
+    message = f"pipeline {pipeline.name!r}: {who} stream {public_name(stream)!r}, which nobody writes"
     owner = stream.removesuffix(ERRORS_SUFFIX)
     close = difflib.get_close_matches(stream, list(producers), n=1)
     if owner != stream and owner in pipeline.nodes:

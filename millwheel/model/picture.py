@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.sax.saxutils import escape
 
+from millwheel.model.derived import public_name
 from millwheel.model.pipeline import Pipeline
 
 Kind = Literal["injector", "computation", "sink"]
@@ -43,6 +44,9 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
     for node in pipeline.nodes.values():
         for stream in node.streams:
             writers.setdefault(stream, []).append(("computation", node.name))
+    for derived in pipeline.derived.values():
+        mine = writers.setdefault(derived.name, [])
+        mine += [w for parent in derived.parents for w in writers.get(parent, ()) if w not in mine]
 
     depths: dict[str, int] = {}
 
@@ -64,7 +68,7 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
     boxes += sorted(nodes, key=lambda box: box.depth)
     number = {(box.kind, box.name): index for index, box in enumerate(boxes)}
     arrows = [
-        Arrow(number[writer], number["computation", name], stream)
+        Arrow(number[writer], number["computation", name], public_name(stream))
         for name, node in pipeline.nodes.items()
         for stream in node.inputs
         for writer in writers.get(stream, ())
@@ -72,7 +76,7 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
     for stream, sink in pipeline.sinks:
         before = [number[writer] for writer in writers.get(stream, ())]
         boxes.append(Box("sink", type(sink).__name__, max((boxes[i].depth for i in before), default=0) + 1))
-        arrows += [Arrow(index, len(boxes) - 1, stream) for index in before]
+        arrows += [Arrow(index, len(boxes) - 1, public_name(stream)) for index in before]
     return boxes, arrows
 
 
@@ -82,7 +86,7 @@ def mermaid(pipeline: Pipeline) -> str:
     >>> from millwheel.injectors import Records
     >>> from millwheel.model.computation import Computation
     >>> p = Pipeline("counting")
-    >>> p.inject("queries", Records([]))
+    >>> _ = p.inject("queries", Records([]))
     >>> p.add(Computation(), name="Counter", inputs={"queries": str})
     >>> print(mermaid(p))
     flowchart LR

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from millwheel.errors import PipelineError
 from millwheel.model.combiners import Combine
 from millwheel.model.computation import Computation
+from millwheel.model.derived import Derived, Step, is_public
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
 from millwheel.model.sink import Sink
@@ -73,7 +74,7 @@ class Pipeline:
     >>> from millwheel.injectors import Records
     >>> from millwheel.model.keys import by
     >>> p = Pipeline("counting")
-    >>> p.inject("queries", Records([]))
+    >>> _ = p.inject("queries", Records([]))
     >>> p.add(Computation(), name="Counter", inputs={"queries": by("query")}, outputs=["counts"])
     >>> p
     Pipeline('counting': 1 injector, 1 computation, 0 sinks)
@@ -84,6 +85,7 @@ class Pipeline:
         self.name = name
         self.sources: list[Source] = []
         self.nodes: dict[str, Node] = {}
+        self.derived: dict[str, Derived] = {}
         self.sinks: list[tuple[str, Sink]] = []
 
     def __repr__(self) -> str:
@@ -109,7 +111,7 @@ class Pipeline:
 
         return svg(self)
 
-    def inject(self, stream: str, injector: Injector) -> None:
+    def inject(self, stream: str, injector: Injector) -> Any:
         """Feeds a stream from outside."""
         _name("a stream", stream)
         if not isinstance(injector, Injector):
@@ -122,6 +124,7 @@ class Pipeline:
         earlier = sum(source.stream == stream for source in self.sources)
         name = f"{stream}#{earlier + 1}" if earlier else stream
         self.sources.append(Source(name, stream, injector))
+        return None
 
     def add(
         self,
@@ -166,7 +169,8 @@ class Pipeline:
             raise PipelineError(f"{where}: outputs is a list of streams, it is the text {outputs!r}")
         outputs = tuple(outputs)
         for stream in (*inputs, *outputs):
-            _name("a stream", stream, where)
+            if stream not in self.derived:
+                _name("a stream", stream, where)
         for stream, extractor in inputs.items():
             if not callable(extractor):
                 raise PipelineError(
@@ -206,9 +210,25 @@ class Pipeline:
             combine,
         )
 
+    def derive(self, parents: tuple[str, ...], steps: tuple[Step, ...], name: str) -> str:
+        """Adds a stream that is computed from others; returns its name, which is made unique.
+
+        ``name`` is one that a user gave, or a label for people with a `MARK` behind it.
+        """
+        if is_public(name):
+            _name("a stream", name)
+            if name in self.derived:
+                raise PipelineError(f"pipeline {self.name!r} has two streams of the name {name!r}")
+        number, label = 2, name
+        while name in self.derived:
+            name, number = f"{label}{number}", number + 1
+        self.derived[name] = Derived(name, parents, steps)
+        return name
+
     def sink(self, stream: str, sink: Sink) -> None:
         """Takes a stream's records out."""
-        _name("a stream", stream)
+        if stream not in self.derived:
+            _name("a stream", stream)
         if not isinstance(sink, Sink):
             raise PipelineError(
                 f"pipeline {self.name!r}: stream {stream!r} is to go to {sink!r}, "

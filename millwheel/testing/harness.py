@@ -65,7 +65,7 @@ class Harness:
     ...         self.state["n"] = self.state.get("n", 0) + 1
     ...         self.produce("counts", self.state["n"])
     >>> p = mw.Pipeline("counting")
-    >>> p.inject("queries", mw.injectors.Records([]))
+    >>> _ = p.inject("queries", mw.injectors.Records([]))
     >>> p.add(Counter(), inputs={"queries": mw.by("query")}, outputs=["counts"])
     >>> h = Harness(p)
     >>> h.send("queries", {"query": "cat videos"}, timestamp=3 * mw.SECOND)

@@ -13,6 +13,7 @@ from typing import Any
 from millwheel.errors import StoreError
 from millwheel.master.journal import Partition, Shape, read_layout, read_shape
 from millwheel.model.codec import unpack
+from millwheel.model.derived import is_public, public_name
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
 from millwheel.store.layout import after
@@ -247,7 +248,7 @@ class _View:
                     if who.startswith("@")
                 )
             ],
-            streams=[self._stream(name) for name in self._shape.producers],
+            streams=[self._stream(name) for name in self._shape.producers if is_public(name)],
             intervals=self._intervals(),
             changes=self._changes,
             changed=dict(totals.get("intervals", {})),
@@ -282,8 +283,8 @@ class _View:
         return ComputationView(
             name=name,
             level=self._levels.get(name, 1),
-            inputs=self._shape.inputs[name],
-            outputs=[stream for stream, writers in self._shape.producers.items() if name in writers],
+            inputs=[public_name(stream) for stream in self._shape.inputs[name]],
+            outputs=self._writes(name),
             low_watermark=found[_LOW],
             input_watermark=found[_INPUT],
             lag=self._lag(found[_LOW]),
@@ -300,10 +301,9 @@ class _View:
         partitions = self._partitions.get(who[1:], {})
         slowest = sorted(partitions, key=lambda name: (partitions[name].watermark, partitions[name].newest))
         holder, _, why = self._holders.get(who, (None, None, None))
-        writes = [stream for stream, writers in self._shape.producers.items() if who in writers]
         return InjectorView(
             name=who[1:],
-            stream=writes[0],
+            stream=self._writes(who)[0],
             low_watermark=low,
             lag=self._lag(low),
             partition_count=len(partitions),
@@ -314,6 +314,11 @@ class _View:
                 for name, state in ((name, partitions[name]) for name in slowest[:MOST_PARTITIONS])
             ],
         )
+
+    def _writes(self, who: str) -> list[str]:
+        """The streams that a computation or an injector writes, with those derived from them."""
+        written = [stream for stream, writers in self._shape.producers.items() if who in writers]
+        return list(filter(is_public, written))
 
     def _stream(self, name: str) -> StreamView:
         records = self._totals.get("streams", {}).get(name, 0)

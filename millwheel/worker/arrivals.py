@@ -239,8 +239,9 @@ def id_retention(graph: Graph, edges: Iterable[Edge]) -> dict[str, int]:
     """By injected input stream: how long its IDs are remembered, the longest of its injectors."""
     retention: dict[str, int] = {}
     for edge in edges:
+        origins = graph.origins(edge.stream)
         for source in graph.sources:
-            if source.stream == edge.stream:
+            if source.stream in origins:
                 kept = retention.get(edge.stream, 0)
                 retention[edge.stream] = max(kept, source.injector.id_retention)
     return retention

@@ -191,7 +191,11 @@ class _Pending:
 def _fields(graph: Graph, stream: str) -> list[str] | None:
     """The fields that all consumers of a stream take for keys; None where somebody needs whole values."""
     extractors = [edge.extractor for edge in graph.consumers[stream]]
-    if stream in graph.sinks or any(not isinstance(extractor, By | ByKey) for extractor in extractors):
+    if (
+        stream in graph.sinks
+        or stream in graph.derived
+        or any(not isinstance(extractor, By | ByKey) for extractor in extractors)
+    ):
         return None
     return sorted({extractor.field for extractor in extractors if isinstance(extractor, By)})
 

@@ -74,6 +74,7 @@ class KeyedRun:
         self._record_hook: Any = self._guarded_record if divert else computation.process_record
         self._timer_hook: Any = self._guarded_timer if divert else computation.process_timer
         self._keep_late = context.node.late == "deliver"
+        self._accepts_late: Callable[[Record], bool] | None = getattr(computation, "accepts_late", None)
         self._version = computation.version
 
     def run(
@@ -308,7 +309,7 @@ class KeyedRun:
         """Whether a late record is delivered; otherwise it is put aside."""
         report = self.report
         report.late += 1
-        if self._keep_late:
+        if self._keep_late or (self._accepts_late is not None and self._accepts_late(record)):
             return True
         report.records -= 1
         node = self._context.node

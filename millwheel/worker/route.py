@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack
+from millwheel.model.derived import Derived, KeptKey, is_public
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, TABLETS, By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
@@ -47,19 +48,49 @@ class Router:
         if source.reader:
             self._send(edges, columns, None)
         else:
-            self.send(stream, columns, None, edges)
+            self._put(stream, columns, None, edges)
+        for derived, parent in self._graph.derived.get(stream, ()):
+            self.inject(source, derived.name, self._derive(derived, parent, stream, columns, None))
 
-    def send(
-        self, stream: str, columns: Columns, producer: str | None, edges: tuple[Edge, ...] | None = None
-    ) -> None:
-        """Puts records on a stream: to each consumer, or to these, and to the sinks."""
+    def send(self, stream: str, columns: Columns, producer: str | None) -> None:
+        """Puts records on a stream: to each consumer, to the sinks, and on the streams derived from it."""
+        self._put(stream, columns, producer, self._graph.consumers[stream])
+        for derived, parent in self._graph.derived.get(stream, ()):
+            self.send(derived.name, self._derive(derived, parent, stream, columns, producer), producer)
+
+    def _put(self, stream: str, columns: Columns, producer: str | None, edges: tuple[Edge, ...]) -> None:
         count = len(columns.timestamps)
         if not count:
             return
-        self.streams[stream] = self.streams.get(stream, 0) + count
-        self._send(self._graph.consumers[stream] if edges is None else edges, columns, producer)
+        if is_public(stream):
+            self.streams[stream] = self.streams.get(stream, 0) + count
+        self._send(edges, columns, producer)
         if stream in self._graph.sinks:
             self.sinks.setdefault(stream, []).append(columns)
+
+    def _derive(
+        self, derived: Derived, parent: int, stream: str, columns: Columns, producer: str | None
+    ) -> Columns:
+        """The records of a derived stream; one that its functions fail on goes where its producer diverts."""
+        if not columns.timestamps:
+            return columns
+        from millwheel.worker.derive import derive  # which pipelines without operators do without
+
+        def failed(record: Record, what: str, cause: Exception | None) -> None:
+            message = f"stream {derived.label!r}: {what}, for the record {shorten(record)}"
+            errors = self._diverted
+            if producer is not None and self._graph.nodes[producer].errors == "divert":
+                errors = producer + ERRORS_SUFFIX
+            if errors is None:
+                raise UserCodeError(
+                    message, computation=derived.label, key=record.key, record=record, cause=cause
+                )
+            name = producer or derived.label
+            self.failed[name] = self.failed.get(name, 0) + 1
+            self.send(errors, diverted(record, message, cause), None)
+
+        used = len(self._graph.derived[stream]) + (stream in self._graph.sinks)
+        return derive(derived, parent, stream, columns, failed, alone=used == 1)
 
     def _send(self, edges: tuple[Edge, ...], columns: Columns, producer: str | None) -> None:
         objects: list[Any] = []
@@ -99,6 +130,8 @@ class Router:
     def _keys(self, edge: Edge, columns: Columns, objects: list[Any]) -> list[Any]:
         """The consumer's key of each record; fills ``objects`` with the values once they are needed."""
         extractor = edge.extractor
+        if isinstance(extractor, KeptKey):
+            return cast(list[Any], columns.keys)
         if isinstance(extractor, By) and columns.fields is not None and extractor.field in columns.fields:
             keys = extractor.texts(columns.fields[extractor.field])
             if keys is not None:
@@ -135,7 +168,9 @@ class Router:
             f"computation {edge.consumer!r}, stream {edge.stream!r}: {what}, for the record {shorten(record)}"
         )
         errors: str | None = None
-        if self._diverted is not None and edge.stream == self._diverted.removesuffix(ERRORS_SUFFIX):
+        if self._diverted is not None and self._diverted.removesuffix(ERRORS_SUFFIX) in self._graph.origins(
+            edge.stream
+        ):
             errors = self._diverted
         elif self._graph.nodes[edge.consumer].errors == "divert":
             errors = edge.consumer + ERRORS_SUFFIX

@@ -20,6 +20,7 @@ ALLOWED = {
     "watermark": {"watermark", "model", "errors"},
     "worker": {"worker", "watermark", "store", "model", "errors"},
     "master": {"master", "worker", "watermark", "store", "model", "errors"},
+    "operators": {"operators", "model", "errors"},
     "injectors": {"injectors", "model", "errors"},
     "sinks": {"sinks", "model", "errors"},
     "watch": {"watch", "master", "worker", "store", "model", "errors", "version"},

@@ -1,0 +1,1 @@
+"""Operators: windows, joins, filters and aggregates, written in terms of the model."""

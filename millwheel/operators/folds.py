@@ -1,0 +1,327 @@
+"""How the aggregates of `millwheel.agg` fold the records of a window.
+
+Each has a value *so far* that goes through the state's codec.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from millwheel.errors import PipelineError
+from millwheel.operators import sketch
+from millwheel.operators.fields import Field, reader
+from millwheel.operators.values import distinct_key
+
+
+class OwnAggregate(Protocol):
+    """What an aggregate of one's own has; what it returns goes through the codec."""
+
+    def create(self) -> Any: ...
+    def add(self, so_far: Any, value: Any) -> Any: ...
+    def merge(self, a: Any, b: Any) -> Any: ...
+    def result(self, so_far: Any) -> Any: ...
+
+
+class Aggregate:
+    """An aggregate of the library: reads a field of each value and folds it."""
+
+    keeps_value = False
+    """Whether a value itself, and not a copy or a number, may become a part of what is so far."""
+
+    def __init__(self, field: Field | None) -> None:
+        where = f"agg.{type(self).__name__.lower()}"
+        self._read: Callable[[Any], Any] | None = None if field is None else reader(field, where)
+
+    def create(self) -> Any:
+        """What there is before any value."""
+        return None
+
+    def add(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        """What there is with a further record."""
+        if self._read is not None:
+            value = self._read(value)
+            if value is None:
+                return so_far
+        return self.fold(so_far, value, timestamp)
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        """What there is with the field of a further record."""
+        raise NotImplementedError
+
+    def merge(self, a: Any, b: Any) -> Any:
+        """What there is of two sets of records together."""
+        raise NotImplementedError
+
+    def result(self, so_far: Any) -> Any:
+        """What is emitted."""
+        return so_far
+
+
+class Count(Aggregate):
+    """How many records, or how many have the field."""
+
+    def create(self) -> Any:
+        return 0
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return so_far + 1
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+class _Two(Aggregate):
+    """Folds two values with a function of them."""
+
+    def _join(self, a: Any, b: Any) -> Any:
+        raise NotImplementedError
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return value if so_far is None else self._join(so_far, value)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return a if b is None else b
+        return self._join(a, b)
+
+
+class Sum(_Two):
+    """The sum."""
+
+    def _join(self, a: Any, b: Any) -> Any:
+        return a + b
+
+
+class Min(_Two):
+    """The smallest."""
+
+    def _join(self, a: Any, b: Any) -> Any:
+        return b if b < a else a
+
+
+class Max(_Two):
+    """The largest."""
+
+    def _join(self, a: Any, b: Any) -> Any:
+        return b if b > a else a
+
+
+class Reduce(_Two):
+    """Folds whole values with a function of two."""
+
+    keeps_value = True
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__(None)
+        self._function = function
+
+    def create(self) -> Any:
+        return []
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return [self._function(so_far[0], value)] if so_far else [value]
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return [self._function(a[0], b[0])] if a and b else a or b
+
+    def result(self, so_far: Any) -> Any:
+        return so_far[0] if so_far else None
+
+
+class Mean(Aggregate):
+    """The sum and the count."""
+
+    def create(self) -> Any:
+        return [0, 0]
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return [so_far[0] + value, so_far[1] + 1]
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return [a[0] + b[0], a[1] + b[1]]
+
+    def result(self, so_far: Any) -> Any:
+        return so_far[0] / so_far[1] if so_far[1] else None
+
+
+class First(Aggregate):
+    """The one with the oldest timestamp."""
+
+    keeps_value = True
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return [timestamp, value] if so_far is None or timestamp < so_far[0] else so_far
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return a if b is None else b
+        return b if b[0] < a[0] else a
+
+    def result(self, so_far: Any) -> Any:
+        return None if so_far is None else so_far[1]
+
+
+class Last(First):
+    """The one with the newest timestamp."""
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return [timestamp, value] if so_far is None or timestamp >= so_far[0] else so_far
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return a if b is None else b
+        return b if b[0] >= a[0] else a
+
+
+class Distinct(Aggregate):
+    """The different values, each once."""
+
+    def create(self) -> Any:
+        return {}
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        so_far[distinct_key(value)] = None
+        return so_far
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return {**a, **b}
+
+    def result(self, so_far: Any) -> Any:
+        return len(so_far)
+
+
+class ApproxDistinct(Aggregate):
+    """A sketch of the different values."""
+
+    def create(self) -> Any:
+        return sketch.EMPTY
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return sketch.add(so_far, distinct_key(value))
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return sketch.merge(a, b)
+
+    def result(self, so_far: Any) -> Any:
+        return sketch.estimate(so_far)
+
+
+class Quantile(Aggregate):
+    """All values, to be sorted in the end."""
+
+    def __init__(self, field: Field, q: float) -> None:
+        super().__init__(field)
+        if isinstance(q, bool) or not isinstance(q, int | float) or not 0 <= q <= 1:
+            raise PipelineError(f"agg.quantile: q is a number from 0 to 1, such as 0.99, not {q!r}")
+        self._q = q
+
+    def create(self) -> Any:
+        return []
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        so_far.append(value)
+        return so_far
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def result(self, so_far: Any) -> Any:
+        if not so_far:
+            return None
+        ordered = sorted(so_far)
+        place = self._q * (len(ordered) - 1)
+        low = math.floor(place)
+        below, above = ordered[low], ordered[math.ceil(place)]
+        # The neighbours bound it, whatever rounding does.
+        return below if below == above else min(max(below + (above - below) * (place - low), below), above)
+
+
+class Top(Aggregate):
+    """The largest values, in order."""
+
+    def __init__(self, field: Field, n: int) -> None:
+        super().__init__(field)
+        self._n = positive("agg.top: n", n)
+
+    def create(self) -> Any:
+        return []
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        if len(so_far) < self._n or value > so_far[-1]:
+            so_far.append(value)
+            so_far.sort(reverse=True)
+            del so_far[self._n :]
+        return so_far
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return sorted(a + b, reverse=True)[: self._n]
+
+
+class Collect(Aggregate):
+    """All values, by timestamp; equal ones as they came."""
+
+    keeps_value = True
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def create(self) -> Any:
+        return []
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        so_far.append([timestamp, value])
+        return so_far
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def result(self, so_far: Any) -> Any:
+        return [value for _, value in sorted(so_far, key=lambda pair: pair[0])]
+
+
+class Own(Aggregate):
+    """An aggregate of the user's own, which takes whole values."""
+
+    keeps_value = True
+
+    def __init__(self, own: OwnAggregate) -> None:
+        super().__init__(None)
+        self._own = own
+
+    def create(self) -> Any:
+        return self._own.create()
+
+    def add(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        return self._own.add(so_far, value)
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return self._own.merge(a, b)
+
+    def result(self, so_far: Any) -> Any:
+        return self._own.result(so_far)
+
+
+def as_aggregate(found: object, where: str) -> Aggregate:
+    """An aggregate, or one of the user's own; a `PipelineError` where it is neither."""
+    if isinstance(found, Aggregate):
+        return found
+    parts = ("create", "add", "merge", "result")
+    missing = [part for part in parts if not callable(getattr(found, part, None))]
+    if isinstance(found, type):
+        hint = f": give an instance, {found.__name__}()" if not missing else ""
+        raise PipelineError(f"{where}: an aggregate is an instance, not the class {found.__name__}{hint}")
+    if missing:
+        raise PipelineError(
+            f"{where}: an aggregate is one of millwheel.agg such as agg.sum('price'), or an object with "
+            f"create, add, merge and result; {found!r} has no {', '.join(missing)}"
+        )
+    return Own(found)  # type: ignore[arg-type]
+
+
+def positive(what: str, value: object) -> int:
+    """A whole number of 1 or more, checked."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PipelineError(f"{what} is a whole number of 1 or more, not {value!r}")
+    return value

@@ -1,0 +1,41 @@
+"""The aggregate behind `top`: the values with the largest field, over all keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millwheel.model.codec import pack
+from millwheel.operators.folds import Aggregate
+
+
+class Ranking(Aggregate):
+    """The ``n`` values with the largest field; equal ones by the record's key.
+
+    It takes ``[key, value]`` pairs, and keeps [field, key, value] rows in order.
+    """
+
+    keeps_value = True
+
+    def __init__(self, field: Callable[[Any], Any], n: int) -> None:
+        super().__init__(None)
+        self._field = field
+        self._n = n
+
+    def create(self) -> Any:
+        return []
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        key, mine = value
+        field = self._field(mine)
+        if field is None or (len(so_far) == self._n and field < so_far[-1][0]):
+            return so_far
+        return self.merge(so_far, [[field, key, mine]])
+
+    def merge(self, a: Any, b: Any) -> Any:
+        rows = sorted(a + b, key=lambda row: (row[1], pack(row[2])))
+        rows.sort(key=lambda row: row[0], reverse=True)  # stable: equal fields stay in order of their keys
+        return rows[: self._n]
+
+    def result(self, so_far: Any) -> Any:
+        return [value for _, _, value in so_far]

@@ -1,0 +1,355 @@
+"""Streams as values: what `Pipeline.inject` and `Pipeline.stream` give, and the operators on them.
+
+Each operator is a computation of the pipeline under its own name, or steps that run where a record is made
+(`map`, `filter`, `flat_map`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from millwheel.errors import PipelineError
+from millwheel.model.computation import Computation
+from millwheel.model.derived import MARK, KeptKey, OfValue, Step, StepKind, is_public, public_name
+from millwheel.model.keys import By, ByKey, KeyExtractor, by
+from millwheel.model.record import Record
+from millwheel.model.sink import Sink
+from millwheel.operators.deduplication import First, Spaced
+from millwheel.operators.fields import Field, reader
+from millwheel.operators.folds import Aggregate, Collect, Count, Reduce, as_aggregate, positive
+from millwheel.operators.joining import Join
+from millwheel.operators.ranking import Ranking
+from millwheel.operators.windowing import Shape, windows
+from millwheel.operators.windows import Session, Sliding, Tumbling, Window, duration
+
+if TYPE_CHECKING:
+    from millwheel.operators.pipeline import Pipeline
+
+How = Literal["inner", "left", "right", "outer"]
+_NEED_A_KEY = ("window", "join", "distinct", "process")
+
+
+class Stream:
+    """A stream of a pipeline, and the operators that read it.
+
+    Handles are values: an operator returns a new one, and what is read is what the handle stands for.
+    """
+
+    def __init__(self, pipeline: Pipeline, name: str, steps: tuple[Step, ...] = (), label: str = "") -> None:
+        self._pipeline = pipeline
+        self._base = name
+        self._steps = steps
+        self._label = label or public_name(name)
+        self._made: str | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._label!r})"
+
+    @property
+    def name(self) -> str:
+        """The stream's name in the pipeline."""
+        if not self._steps:
+            return self._base
+        if self._made is None:
+            self._made = self._pipeline.derive((self._base,), self._steps, self._label + MARK)
+        return self._made
+
+    def map(self, function: Callable[[Any], Any]) -> Stream:
+        """Replaces each value by ``function(value)``."""
+        return self._step("map", function)
+
+    def filter(self, function: Callable[[Any], Any]) -> Stream:
+        """Keeps the records for whose value ``function(value)`` is true."""
+        return self._step("filter", function)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any] | None]) -> Stream:
+        """Replaces each record by one for each of the values that ``function(value)`` gives."""
+        return self._step("flat_map", function)
+
+    def named(self, name: str) -> Stream:
+        """Gives the stream a name for everybody else: other computations, `Pipeline.stream`, sinks."""
+        checked_name(f"{self!r}.named", name)
+        self._pipeline.derive((self._base,), self._steps, name)
+        return Stream(self._pipeline, name)
+
+    def sink(self, sink: Sink) -> Stream:
+        """Takes the stream's records out; returns the stream itself."""
+        self._pipeline.sink(self.name, sink)
+        return self
+
+    def union(self, *others: Stream) -> Stream:
+        """All records of this stream and of others."""
+        for other in others:
+            self._same_pipeline("union", other)
+        label = "+".join(stream._label for stream in (self, *others))
+        parents = tuple(stream.name for stream in (self, *others))
+        name = self._pipeline.derive(parents, (), label + MARK)
+        return Stream(self._pipeline, name)
+
+    def key_by(self, *key: Any) -> KeyedStream:
+        """The stream by key: of fields of the value as in `millwheel.by`, or of a function of the value."""
+        where = f"{self!r}.key_by"
+        if len(key) == 1 and isinstance(key[0], By | ByKey):
+            return KeyedStream(self, key[0])
+        if len(key) == 1 and callable(key[0]):
+            return KeyedStream(self, OfValue(checked_function(where, key[0])))
+        if not key or not all(isinstance(field, str) and field for field in key):
+            shown = ", ".join(map(repr, key)) or "nothing"
+            raise PipelineError(f"{where} takes names of fields, or one function of a value, not {shown}")
+        return KeyedStream(self, by(*key))
+
+    def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
+        """The ``n`` values with the largest field in each window, over all keys, as one record."""
+        where = f"{self!r}.top"
+        checked_name(where, name)
+        checked_window(where, window)
+        ranking = Ranking(reader(by, f"{where}: by"), positive(f"{where}: n", n))
+        pairs = self._step("with_key", None)
+        shape = Shape(name, {"top": ranking}, keyed=False, by_window=False)
+        computation = windows(window, shape)
+        self._pipeline.add(
+            computation, inputs={pairs.name: everything}, outputs=[name], name=name, late="drop"
+        )
+        return Stream(self._pipeline, name)
+
+    def _step(self, kind: StepKind, function: Callable[[Any], Any] | None) -> Stream:
+        if function is not None:
+            checked_function(f"{self!r}.{kind}", function)
+        label = self._label if kind in ("key", "with_key") else f"{self._label}.{kind}"
+        return Stream(self._pipeline, self._base, (*self._steps, Step(kind, function)), label)
+
+    def _same_pipeline(self, operator: str, other: object) -> None:
+        where = f"{self!r}.{operator}"
+        if not isinstance(other, Stream):
+            raise PipelineError(f"{where} takes a stream, such as Pipeline.inject returns, not {other!r}")
+        if other._pipeline is not self._pipeline:
+            raise PipelineError(f"{where}: {other!r} is a stream of another pipeline")
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NEED_A_KEY:
+            raise PipelineError(f"{self!r}.{name}: a stream has no keys of its own; call key_by(...) first")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class KeyedStream(Stream):
+    """A stream whose records have keys: windows, joins and computations of one's own read it."""
+
+    def __init__(self, stream: Stream, extractor: KeyExtractor) -> None:
+        super().__init__(stream._pipeline, stream._base, stream._steps, stream._label)
+        self._made = stream._made
+        self._stream = stream
+        self._extractor = extractor
+
+    @property
+    def name(self) -> str:
+        """The name of the stream that is keyed."""
+        return self._stream.name
+
+    def _step(self, kind: StepKind, function: Callable[[Any], Any] | None) -> Stream:
+        """Steps on a keyed stream keep the key that the record had before them."""
+        if isinstance(self._extractor, KeptKey | ByKey):
+            return KeyedStream(self._stream._step(kind, function), self._extractor)
+        keyed = self._stream._step("key", self._extractor)
+        return KeyedStream(keyed._step(kind, function), KeptKey())
+
+    def _with_keys(self) -> Stream:
+        """The stream with the keys in its records."""
+        if isinstance(self._extractor, KeptKey | ByKey):
+            return self._stream
+        return self._stream._step("key", self._extractor)
+
+    def named(self, name: str) -> KeyedStream:
+        """Gives the stream a name for everybody else."""
+        kept = isinstance(self._extractor, ByKey)
+        return KeyedStream(self._with_keys().named(name), self._extractor if kept else KeptKey())
+
+    def sink(self, sink: Sink) -> KeyedStream:
+        """Takes the stream's records out, with their keys; returns the stream itself."""
+        self._with_keys().sink(sink)
+        return self
+
+    def union(self, *others: Stream) -> Stream:
+        """All records of this stream and of others; keyed, if all of them are."""
+        for other in others:
+            self._same_pipeline("union", other)
+        keyed = [s._with_keys() if isinstance(s, KeyedStream) else s for s in (self, *others)]
+        whole = Stream.union(keyed[0], *keyed[1:])
+        if all(isinstance(other, KeyedStream) for other in others):
+            return KeyedStream(whole, KeptKey())
+        return whole
+
+    def key_by(self, *key: Any) -> KeyedStream:
+        """The stream by another key."""
+        return self._stream.key_by(*key)
+
+    def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
+        """The ``n`` values with the largest field in each window, over all keys, as one record."""
+        return self._with_keys().top(name, n, by=by, window=window)
+
+    def process(self, computation: Computation, *, outputs: Iterable[str] = (), **options: Any) -> Any:
+        """Adds a computation of one's own; returns the stream of its output, or a tuple of several."""
+        if "inputs" in options:
+            raise PipelineError(f"{self!r}.process: the input is the stream itself; leave inputs out")
+        if isinstance(outputs, str):
+            raise PipelineError(f"{self!r}.process: outputs is a list of streams, it is the text {outputs!r}")
+        streams = tuple(outputs)
+        self._pipeline.add(computation, inputs={self.name: self._extractor}, outputs=streams, **options)
+        made = tuple(Stream(self._pipeline, stream) for stream in streams)
+        return made[0] if len(made) == 1 else made
+
+    def window(
+        self,
+        window: Window,
+        *,
+        lateness: int = 0,
+        early: int | None = None,
+        late: Literal["drop", "divert"] = "drop",
+    ) -> Windowed:
+        """Groups the records of a key by windows of event time: see `millwheel.windows`.
+
+        A window is emitted when the input watermark reaches its end. With ``lateness`` it is kept that much
+        longer, and emitted again for a record that comes late; with ``early`` it is emitted every so often of
+        wall time while it grows. What is later still is dropped, or diverted to ``NAME.late``.
+        """
+        where = f"{self!r}.window"
+        checked_window(where, window)
+        if late not in ("drop", "divert"):
+            raise PipelineError(f'{where}: late is "drop" or "divert", not {late!r}')
+        lateness = duration(f"{where}: lateness", lateness, least=0)
+        early = None if early is None else duration(f"{where}: early", early)
+        return Windowed(self, window, lateness, early, late)
+
+    def join(
+        self, other: KeyedStream, *, within: int | tuple[int, int], how: How = "inner", name: str
+    ) -> Stream:
+        """Pairs records of one key with ``-before <= other.timestamp - self.timestamp <= after``.
+
+        ``within`` is ``(before, after)``, or one number for both. The value is ``{"left", "right"}``, the
+        timestamp the later one. With ``how="left"``, ``"right"`` or ``"outer"`` a record without a partner
+        comes with None once none can come any more.
+        """
+        where = f"{self!r}.join"
+        self._same_pipeline("join", other)
+        if not isinstance(other, KeyedStream):
+            raise PipelineError(f"{where}: {other!r} has no keys: call key_by(...) on it")
+        if how not in ("inner", "left", "right", "outer"):
+            raise PipelineError(f'{where}: how is "inner", "left", "right" or "outer", not {how!r}')
+        checked_name(where, name)
+        both = within if isinstance(within, tuple | list) else (within, within)
+        if len(both) != 2:
+            raise PipelineError(f"{where}: within is (before, after), or one number for both, not {within!r}")
+        before, after = (duration(f"{where}: within", part, least=None) for part in both)
+        if before + after < 0 or (not isinstance(within, tuple | list) and before < 0):
+            raise PipelineError(f"{where}: within={within!r} is no span of time")
+        left, right = self.name, other.name
+        if left == right:  # a computation reads a stream once, so the right side gets a name of its own
+            right = self._pipeline.derive((right,), (), other._label + MARK)
+        self._pipeline.add(
+            Join(name, right, before, after, how),
+            inputs={left: self._extractor, right: other._extractor},
+            outputs=[name],
+            name=name,
+            late="drop",
+        )
+        return Stream(self._pipeline, name)
+
+    def distinct(self, name: str, within: int | None = None) -> Stream:
+        """The first record of each key; with ``within``, each with no other of its key so long before it."""
+        where = f"{self!r}.distinct"
+        checked_name(where, name)
+        computation: Computation = First(name)
+        if within is not None:
+            computation = Spaced(name, duration(f"{where}: within", within))
+        self._pipeline.add(
+            computation, inputs={self.name: self._extractor}, outputs=[name], name=name, late="drop"
+        )
+        return Stream(self._pipeline, name)
+
+
+class Windowed:
+    """A keyed stream by window: say what is to be computed of each."""
+
+    def __init__(
+        self,
+        stream: KeyedStream,
+        window: Window,
+        lateness: int,
+        early: int | None,
+        late: Literal["drop", "divert"],
+    ) -> None:
+        self._stream = stream
+        self._window = window
+        self._lateness = lateness
+        self._early = early
+        self._late = late
+
+    def __repr__(self) -> str:
+        return f"{self._stream!r}.window({self._window!r})"
+
+    def count(self, name: str) -> Stream:
+        """How many records: ``{"key", "start", "end", "count"}``."""
+        return self._add("count", name, {"count": Count(None)})
+
+    def aggregate(self, name: str, /, **fields: Any) -> Stream:
+        """Aggregates by field name: ``aggregate("sales", total=mw.agg.sum("price"))``."""
+        where = f"{self!r}.aggregate"
+        if not fields:
+            raise PipelineError(f'{where}: name an aggregate, such as total=millwheel.agg.sum("price")')
+        for field in fields:
+            if field in ("key", "start", "end", "revision"):
+                raise PipelineError(f"{where}: {field!r} is a field that every window has: use another name")
+        found = {field: as_aggregate(given, f"{where}: {field}") for field, given in fields.items()}
+        return self._add("aggregate", name, found)
+
+    def reduce(self, name: str, function: Callable[[Any, Any], Any]) -> Stream:
+        """The values folded by a function of two, which must not care about their order: ``"value"``."""
+        checked_function(f"{self!r}.reduce", function)
+        return self._add("reduce", name, {"value": Reduce(function)})
+
+    def collect(self, name: str) -> Stream:
+        """All values, by timestamp: ``"values"``."""
+        return self._add("collect", name, {"values": Collect()})
+
+    def _add(self, operator: str, name: str, aggregates: dict[str, Aggregate]) -> Stream:
+        checked_name(f"{self!r}.{operator}", name)
+        shape = Shape(name, aggregates, self._lateness, self._early)
+        stream = self._stream
+        stream._pipeline.add(
+            windows(self._window, shape),
+            inputs={stream.name: stream._extractor},
+            outputs=[name],
+            name=name,
+            late=self._late,
+        )
+        return Stream(stream._pipeline, name)
+
+
+def everything(record: Record) -> str:
+    """The key extractor of what is computed over all keys."""
+    return ""
+
+
+def checked_name(where: str, name: object) -> None:
+    """Refuses what is no name of a stream."""
+    if not isinstance(name, str) or not name or not is_public(name):
+        raise PipelineError(f"{where}: the name of the stream is a text that is not empty, not {name!r}")
+
+
+def checked_window(where: str, window: object) -> None:
+    """Refuses what is no window."""
+    if not isinstance(window, Tumbling | Sliding | Session):
+        raise PipelineError(
+            f"{where}: a window is one of millwheel.windows, such as tumbling(millwheel.MINUTE), "
+            f"not {window!r}"
+        )
+
+
+def checked_function(where: str, function: object) -> Any:
+    """Refuses what cannot be called with a value."""
+    if not callable(function):
+        raise PipelineError(f"{where} takes a function of a value, not {function!r}")
+    if inspect.iscoroutinefunction(function):
+        raise PipelineError(f"{where}: {function!r} is async; operators call plain functions")
+    return function

@@ -1,0 +1,41 @@
+"""Values as keys of a dict: equal values have equal keys, whatever their type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millwheel.model.codec import pack
+
+_NAN = b"n"
+
+
+def distinct_key(value: Any) -> Any:
+    """A hashable stand-in for a value that survives the codec.
+
+    >>> distinct_key(1) == distinct_key("1"), distinct_key([1]) == distinct_key([1])
+    (False, True)
+    """
+    kind = type(value)
+    if kind is str or kind is int:
+        return value
+    if kind is float:
+        return _NAN if value != value else value
+    if kind is bool:
+        return int(value)
+    if kind is bytes:
+        return b"b" + value
+    return b"m" + pack(_ordered(value))
+
+
+def _ordered(value: Any) -> Any:
+    """The same value for all that are equal: entries of a dict in one order."""
+    if isinstance(value, dict):
+        entries = [[_ordered(key), _ordered(entry)] for key, entry in value.items()]
+        return ["d", sorted(entries, key=pack)]
+    if isinstance(value, list | tuple):
+        return ["l", [_ordered(entry) for entry in value]]
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

@@ -1,0 +1,299 @@
+"""The computations behind windows: records of a key in, one record for each window out.
+
+State is by key: each open window with its aggregates so far. One watermark timer stands at the earliest
+moment at which something is to be done: a window that has grown is emitted at its end, and forgotten
+``lateness`` behind it. With ``early``, one wall timer stands at the next tick of a window that has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.model.codec import pack, unpack
+from millwheel.model.computation import Computation
+from millwheel.model.record import Record
+from millwheel.model.time import MAX_TIME, WALL
+from millwheel.model.timer import Timer
+from millwheel.operators.folds import Aggregate
+from millwheel.operators.windows import Fixed, Session
+
+_END, _TICK = "end", "tick"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a window emits, and when."""
+
+    stream: str
+    aggregates: dict[str, Aggregate]
+    lateness: int = 0
+    early: int | None = None
+    keyed: bool = True
+    """Whether the value names its key."""
+    by_window: bool = True
+    """Whether a late record still counts in a window that is open."""
+
+    @property
+    def revised(self) -> bool:
+        """Whether a window may be emitted more than once."""
+        return self.lateness > 0 or self.early is not None
+
+    @property
+    def shares_values(self) -> bool:
+        """Whether two windows that a record is in would hold the same object."""
+        return any(aggregate.keeps_value for aggregate in self.aggregates.values())
+
+    def create(self) -> list[Any]:
+        """The aggregates of a window without records."""
+        return [aggregate.create() for aggregate in self.aggregates.values()]
+
+    def add(self, so_far: list[Any], value: Any, timestamp: int) -> None:
+        """Adds a record to a window."""
+        for place, aggregate in enumerate(self.aggregates.values()):
+            so_far[place] = aggregate.add(so_far[place], value, timestamp)
+
+    def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
+        """The aggregates of two windows that have become one."""
+        return [
+            aggregate.merge(mine, other)
+            for aggregate, mine, other in zip(self.aggregates.values(), a, b, strict=True)
+        ]
+
+    def value(self, key: str, start: int, end: int, so_far: list[Any]) -> dict[str, Any]:
+        """What is emitted of a window."""
+        value: dict[str, Any] = {"key": key} if self.keyed else {}
+        value |= {"start": start, "end": end}
+        for (name, aggregate), mine in zip(self.aggregates.items(), so_far, strict=True):
+            value[name] = aggregate.result(mine)
+        return value
+
+
+class PlainWindows(Computation):
+    """Tumbling or sliding windows, each emitted once: state is {start: aggregates}."""
+
+    def __init__(self, window: Fixed, shape: Shape) -> None:
+        self._window = window
+        self._shape = shape
+
+    def process_record(self, record: Record) -> None:
+        """Adds a record to its windows."""
+        timestamp, value = record.timestamp, record.value
+        shape, size = self._shape, self._window.size
+        starts = self._window.starts(timestamp)
+        if record.late:
+            starts = [start for start in starts if start + size > self.low_watermark]
+        if not starts:
+            return  # between two windows
+        state = self.state
+        for number, start in enumerate(starts):
+            so_far = state.get(start)
+            if so_far is None:
+                so_far = state[start] = shape.create()
+                if start == min(state):
+                    self.set_timer(_END, min(start + size, MAX_TIME))
+            if number and shape.shares_values:
+                value = unpack(pack(value))
+            shape.add(so_far, value, timestamp)
+
+    def process_timer(self, timer: Timer) -> None:
+        """Emits the windows that are over."""
+        shape, state, size = self._shape, self.state, self._window.size
+        for start in sorted(state):
+            end = start + size
+            if min(end, MAX_TIME) > self.low_watermark:
+                self.set_timer(_END, min(end, MAX_TIME))
+                return
+            value = shape.value(self.key, start, end, state.pop(start))
+            self.produce(shape.stream, value, timestamp=min(end - 1, MAX_TIME))
+        del self.state
+
+    def accepts_late(self, record: Record) -> bool:
+        """Whether one of a late record's windows is still open; one between windows is in none."""
+        starts = self._window.starts(record.timestamp)
+        open_still = not starts or starts[-1] + self._window.size > self.low_watermark
+        return self._shape.by_window and open_still
+
+
+@dataclass
+class Open:
+    """A window that may be emitted several times, as it is kept."""
+
+    start: int
+    last: int
+    """The end of a window of fixed size; the newest timestamp of a session."""
+    so_far: list[Any]
+    revision: int
+    """The next one to be emitted."""
+    closed: bool
+    """Whether it was emitted at its end, as it is."""
+    born: int
+    """The wall time of its first record, from which ``early`` counts."""
+    tick: int | None = None
+    """The wall time at which it is to be emitted early, where it has grown."""
+
+
+class _Revised(Computation):
+    """Windows that are kept as a list of `Open`, in order of their starts."""
+
+    _shape: Shape
+
+    def initial_state(self) -> Any:
+        """No window."""
+        return []
+
+    def process_record(self, record: Record) -> None:
+        """Adds a record to its windows."""
+        windows = [Open(*fields) for fields in self.state]
+        self.take(windows, record)
+        self._keep(windows)
+
+    def process_timer(self, timer: Timer) -> None:
+        """Emits the windows that have grown, and forgets those that are past their lateness."""
+        windows = [Open(*fields) for fields in self.state]
+        shape, kept = self._shape, []
+        for window in sorted(windows, key=self.end):
+            end = self.end(window)
+            over = end <= self.low_watermark
+            if timer.clock == WALL:
+                if window.tick is not None and window.tick <= self.now and not over:
+                    self._emit(window)
+            elif over and not window.closed:
+                self._emit(window)
+                window.closed = True
+            elif over:
+                window.tick = None
+            if min(end + shape.lateness, MAX_TIME) > self.low_watermark or not window.closed:
+                kept.append(window)
+        self._keep(kept)
+
+    def _emit(self, window: Open) -> None:
+        shape, end = self._shape, self.last(window)
+        value = shape.value(self.key, window.start, end, window.so_far)
+        if shape.revised:
+            value["revision"] = window.revision
+        self.produce(shape.stream, value, timestamp=min(end - 1, MAX_TIME))
+        window.revision += 1
+        window.tick = None
+
+    def _grow(self, window: Open) -> None:
+        """Notes that a window is to be emitted: at its end, and with ``early`` at its next tick."""
+        window.closed = False
+        early = self._shape.early
+        if early is not None and window.tick is None:
+            window.tick = min(window.born + ((self.now - window.born) // early + 1) * early, MAX_TIME)
+
+    def _keep(self, windows: list[Open]) -> None:
+        """Writes the windows, and sets the timers for what is to be done next."""
+        if not windows:
+            self.clear_timer(_END)
+            self.clear_timer(_TICK)
+            del self.state
+            return
+        windows.sort(key=lambda window: window.start)
+        self.state = [list(window.__dict__.values()) for window in windows]
+        lateness = self._shape.lateness
+        due = min(self.end(w) + (lateness if w.closed else 0) for w in windows)
+        self.set_timer(_END, min(due, MAX_TIME))
+        if self._shape.early is None:
+            return
+        ticks = [window.tick for window in windows if window.tick is not None]
+        if ticks:
+            self.set_timer(_TICK, min(ticks), clock=WALL)
+        else:
+            self.clear_timer(_TICK)
+
+    def last(self, window: Open) -> int:
+        """The end of a window, as it is emitted."""
+        raise NotImplementedError
+
+    def end(self, window: Open) -> int:
+        """The end of a window as a time that a watermark can reach."""
+        return min(self.last(window), MAX_TIME)
+
+    def take(self, windows: list[Open], record: Record) -> None:
+        """Adds a record to its windows among these."""
+        raise NotImplementedError
+
+
+class RevisedWindows(_Revised):
+    """Tumbling or sliding windows with ``lateness`` or ``early``."""
+
+    def __init__(self, window: Fixed, shape: Shape) -> None:
+        self._window = window
+        self._shape = shape
+
+    def last(self, window: Open) -> int:
+        """The end of a window."""
+        return window.last
+
+    def take(self, windows: list[Open], record: Record) -> None:
+        """Adds a record to each of its windows that is not past its lateness."""
+        known = {window.start: window for window in windows}
+        value = record.value
+        for number, start in enumerate(self._starts(record)):
+            window = known.get(start)
+            if window is None:
+                window = Open(start, start + self._window.size, self._shape.create(), 0, False, self.now)
+                windows.append(window)
+            if number and self._shape.shares_values:
+                value = unpack(pack(value))
+            self._shape.add(window.so_far, value, record.timestamp)
+            self._grow(window)
+
+    def _starts(self, record: Record) -> Iterable[int]:
+        starts = self._window.starts(record.timestamp)
+        if not record.late:
+            return starts
+        oldest = self.low_watermark - self._window.size - self._shape.lateness
+        return [start for start in starts if start > oldest]
+
+    def accepts_late(self, record: Record) -> bool:
+        """Whether one of a late record's windows is kept still; one between windows is in none."""
+        return bool(self._starts(record)) or not self._window.starts(record.timestamp)
+
+
+class Sessions(_Revised):
+    """Session windows: records of a key that are less than a gap apart, also through others."""
+
+    def __init__(self, window: Session, shape: Shape) -> None:
+        self._gap = window.gap
+        self._shape = shape
+
+    def last(self, window: Open) -> int:
+        """The end of a session."""
+        return window.last + self._gap
+
+    def take(self, windows: list[Open], record: Record) -> None:
+        """Adds a record to its session, which may join two that were apart."""
+        time, shape = record.timestamp, self._shape
+        touching = self._touching(windows, time)
+        merged = Open(time, time, shape.create(), 0, False, self.now)
+        for number, window in enumerate(touching):
+            windows.remove(window)
+            merged.start, merged.last = min(merged.start, window.start), max(merged.last, window.last)
+            merged.so_far = shape.merge(merged.so_far, window.so_far) if number else window.so_far
+            merged.revision = max(merged.revision, window.revision)
+            merged.born = min(merged.born, window.born)
+            merged.tick = window.tick if merged.tick is None else min(merged.tick, window.tick or MAX_TIME)
+        self._grow(merged)
+        shape.add(merged.so_far, record.value, time)
+        windows.append(merged)
+
+    def _touching(self, windows: list[Open], time: int) -> list[Open]:
+        gap = self._gap
+        return [window for window in windows if window.start - gap < time < window.last + gap]
+
+    def accepts_late(self, record: Record) -> bool:
+        """Whether the session that a late record would be in is kept still."""
+        windows = self._touching([Open(*fields) for fields in self.state], record.timestamp)
+        last = max([record.timestamp, *(window.last for window in windows)])
+        return self._shape.by_window and last + self._gap + self._shape.lateness > self.low_watermark
+
+
+def windows(window: Fixed | Session, shape: Shape) -> Computation:
+    """The computation of a kind of window."""
+    if isinstance(window, Session):
+        return Sessions(window, shape)
+    return RevisedWindows(window, shape) if shape.revised else PlainWindows(window, shape)

@@ -1,0 +1,101 @@
+"""Windows: which spans of event time a record belongs to.
+
+>>> tumbling(10).starts(25), sliding(10, 5).starts(12)
+([20], [5, 10])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millwheel.errors import PipelineError
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Windows of one size, one behind the other."""
+
+    size: int
+    offset: int = 0
+
+    def starts(self, timestamp: int) -> list[int]:
+        """The starts of the windows that a timestamp is in, in order."""
+        return [timestamp - (timestamp - self.offset) % self.size]
+
+    def __repr__(self) -> str:
+        return f"tumbling({self.size}, {self.offset})" if self.offset else f"tumbling({self.size})"
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of one size that begin at each multiple of ``every``."""
+
+    size: int
+    every: int
+
+    def starts(self, timestamp: int) -> list[int]:
+        """The starts of the windows that a timestamp is in, in order."""
+        last = timestamp - timestamp % self.every
+        first = last - (self.size - 1 - timestamp % self.every) // self.every * self.every
+        return list(range(first, last + 1, self.every))
+
+    def __repr__(self) -> str:
+        return f"sliding({self.size}, {self.every})"
+
+
+@dataclass(frozen=True)
+class Session:
+    """Windows that last as long as no two records of a key are ``gap`` or more apart."""
+
+    gap: int
+
+    def __repr__(self) -> str:
+        return f"session({self.gap})"
+
+
+Fixed = Tumbling | Sliding
+Window = Tumbling | Sliding | Session
+
+
+def tumbling(size: int, offset: int = 0) -> Tumbling:
+    """Windows of ``size`` microseconds, one behind the other, from ``offset`` on.
+
+    >>> tumbling(10, offset=3).starts(12)
+    [3]
+    """
+    return Tumbling(duration("tumbling: size", size), duration("tumbling: offset", offset, least=None))
+
+
+def sliding(size: int, every: int) -> Sliding:
+    """Windows of ``size`` microseconds, one every ``every``; they overlap, or leave gaps.
+
+    >>> sliding(5, 10).starts(7)
+    []
+    """
+    return Sliding(duration("sliding: size", size), duration("sliding: every", every))
+
+
+def session(gap: int) -> Session:
+    """A window from a key's first record to ``gap`` microseconds behind its last."""
+    return Session(duration("session: gap", gap))
+
+
+def duration(what: str, value: object, *, least: int | None = 1) -> int:
+    """A number of microseconds, checked; ``1.5 * mw.SECOND`` is one.
+
+    >>> duration("size", 1.5 * 1_000_000)
+    1500000
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PipelineError(
+            f"{what} is a whole number of microseconds, such as 10 * millwheel.SECOND, not {value!r}"
+        )
+    if least is not None and value < least:
+        raise PipelineError(
+            f"{what} is {least} microsecond or more, not {value!r}"
+            if least
+            else f"{what} is not negative, it is {value!r}"
+        )
+    return value

@@ -1,0 +1,198 @@
+"""Applies the steps of a derived stream to records, where those are produced.
+
+Keys, timestamps and order are kept. A record with an ID keeps it; the pieces that `flat_map` makes of one
+record, and what reaches a union by different ways, get IDs of their own made from it, so that a record that
+is sent again gives duplicates of all its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import compress
+from typing import Any
+
+from millwheel.errors import shorten
+from millwheel.model.codec import pack, pack_plain, unpack
+from millwheel.model.derived import Derived, Step
+from millwheel.model.keys import SKIP
+from millwheel.model.record import Record, RecordId, decode_json
+from millwheel.worker.envelope import Columns
+
+Failed = Callable[[Record, str, Exception | None], None]
+"""Takes a record that a step failed on, what was wrong, and the cause. May raise."""
+
+
+def derive(
+    derived: Derived, parent: int, stream: str, columns: Columns, failed: Failed, *, alone: bool
+) -> Columns:
+    """Return the records of a derived stream that these records of its parent give.
+
+    ``alone``: nobody else uses the objects, so that a function may change them.
+    """
+    rows = _Rows(derived, stream, columns, failed, alone=alone)
+    for step in derived.steps:
+        rows.apply(step)
+    if len(derived.parents) > 1:
+        rows.split_ids([parent] * len(rows.index))
+    return rows.columns()
+
+
+class _Rows:
+    """Records under way through the steps: ``index`` leads back to the columns they came from."""
+
+    def __init__(
+        self, derived: Derived, stream: str, columns: Columns, failed: Failed, *, alone: bool
+    ) -> None:
+        self._derived = derived
+        self._stream = stream
+        self._columns = columns
+        self._failed = failed
+        self._values: list[Any] | None = None
+        self._alone = alone
+        self._changed = False
+        self.index: list[int] = list(range(len(columns.timestamps)))
+        self.keys: list[str] = columns.keys
+        self.ids: list[RecordId | None] | None = columns.ids
+
+    @property
+    def values(self) -> list[Any]:
+        """The values, which are nobody else's."""
+        if self._values is None:
+            columns = self._columns
+            fresh = columns.packed or columns.fields is not None or (self._alone and columns.json is not None)
+            self._values = columns.objects() if fresh else unpack(pack(columns.values))
+        return self._values
+
+    def apply(self, step: Step) -> None:
+        """Applies one step to all records."""
+        if step.kind == "with_key":
+            self._values = [[key, value] for key, value in zip(self.keys, self.values, strict=True)]
+            self._changed = True
+            return
+        function = step.function
+        assert function is not None
+        if step.kind == "key":
+            self._rekey(function)
+            return
+        results: list[Any] = []
+        good: list[bool] = []
+        for position, value in enumerate(self.values):
+            try:
+                results.append(function(value))
+                good.append(True)
+            except Exception as error:
+                good.append(False)
+                self._fail(position, f"{step!r} raised {type(error).__name__}: {error}", error)
+        if not all(good):
+            self._keep(good)
+        if step.kind == "map":
+            self._values, self._changed = results, True
+        elif step.kind == "flat_map":
+            self._expand(step, results)
+        elif not all(results):
+            self._keep([bool(result) for result in results])
+
+    def _fail(self, position: int, what: str, error: Exception | None = None) -> None:
+        """Reports the parent's record, as it was."""
+        columns, i = self._columns, self.index[position]
+        if columns.packed:
+            value = unpack(columns.values[i])
+        else:
+            value = columns.values[i] if columns.json is None else decode_json(columns.json[i])
+        id = None if columns.ids is None else columns.ids[i]
+        record = Record(value, columns.timestamps[i], columns.keys[i], self._stream, id)
+        self._failed(record, what, error)
+
+    def _rekey(self, extractor: Callable[[Record], Any]) -> None:
+        keys: list[Any] = []
+        for position, value in enumerate(self.values):
+            key: Any = SKIP
+            try:
+                key = extractor(self._record(position, value))
+            except Exception as error:
+                what = f"the key extractor {extractor!r} raised {type(error).__name__}: {error}"
+                self._fail(position, what, error)
+            if not isinstance(key, str) and key is not SKIP:
+                what = f"returned {shorten(key, 60)}, which is no str and not SKIP"
+                self._fail(position, f"the key extractor {extractor!r} {what}")
+                key = SKIP
+            keys.append(key)
+        self.keys = keys
+        if any(key is SKIP for key in keys):
+            self._keep([key is not SKIP for key in keys])
+
+    def _expand(self, step: Step, results: list[Any]) -> None:
+        """Puts the pieces of each record in its place."""
+        values: list[Any] = []
+        sources: list[int] = []
+        numbers: list[int] = []
+        for position, pieces in enumerate(results):
+            if pieces is None:
+                continue
+            if isinstance(pieces, str | bytes | dict) or not isinstance(pieces, Iterable):
+                self._fail(position, f"{step!r} gave {shorten(pieces, 60)}, which is no list of values")
+                continue
+            try:
+                found = list(pieces)  # a generator runs, and may fail, here
+            except Exception as error:
+                self._fail(position, f"{step!r} raised {type(error).__name__}: {error}", error)
+                continue
+            values += found
+            sources += [position] * len(found)
+            numbers += range(len(found))
+        self._values, self._changed = values, True
+        self.index = [self.index[position] for position in sources]
+        self.keys = [self.keys[position] for position in sources]
+        if self.ids is not None:
+            self.ids = [self.ids[position] for position in sources]
+            self.split_ids(numbers)
+
+    def split_ids(self, numbers: list[int]) -> None:
+        """Makes different IDs of one, by a number."""
+        if self.ids is not None:
+            self.ids = [
+                None if id is None else pack_plain([id, number])
+                for id, number in zip(self.ids, numbers, strict=True)
+            ]
+
+    def _keep(self, flags: list[bool]) -> None:
+        """Leaves out the records whose flag is false."""
+        self.index = list(compress(self.index, flags))
+        self.keys = list(compress(self.keys, flags))
+        if self._values is not None:
+            self._values = list(compress(self._values, flags))
+        if self.ids is not None:
+            self.ids = list(compress(self.ids, flags))
+
+    def _record(self, position: int, value: Any) -> Record:
+        time = self._columns.timestamps[self.index[position]]
+        id = None if self.ids is None else self.ids[position]
+        return Record(value, time, self.keys[position], self._stream, id)
+
+    def columns(self) -> Columns:
+        """The records as they are sent on: packed, or as they came where no value has changed."""
+        columns, index = self._columns, self.index
+        times = [columns.timestamps[i] for i in index]
+        if self._changed:
+            return Columns(self.keys, times, self._packed(), self.ids, True)
+        json = None if columns.json is None else [columns.json[i] for i in index]
+        values = [] if columns.fields is not None else [columns.values[i] for i in index]
+        fields = None
+        if columns.fields is not None:
+            fields = {name: [column[i] for i in index] for name, column in columns.fields.items()}
+        return Columns(self.keys, times, values, self.ids, columns.packed, json, fields)
+
+    def _packed(self) -> list[bytes]:
+        assert self._values is not None
+        packed: list[bytes] = []
+        good: list[bool] = []
+        for position, value in enumerate(self._values):
+            try:
+                packed.append(pack(value))
+                good.append(True)
+            except Exception as error:
+                good.append(False)
+                self._fail(position, f"the value {shorten(value)} cannot be encoded ({error})", error)
+        if not all(good):
+            self._keep(good)
+        return packed

@@ -1,0 +1,357 @@
+"""Windows over random input in random order equal the same query in batch."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from tests.operators.feeding import Row, by_key, feed, finals, rows, source
+
+SEEDS = range(25)
+
+
+def aggregates() -> dict[str, Any]:
+    return {
+        "n": mw.agg.count(),
+        "have": mw.agg.count("o"),
+        "total": mw.agg.sum("n"),
+        "least": mw.agg.min("n"),
+        "most": mw.agg.max("n"),
+        "mean": mw.agg.mean("o"),
+        "different": mw.agg.distinct("o"),
+        "about": mw.agg.approx_distinct("n"),
+        "median": mw.agg.quantile("n", 0.5),
+        "best": mw.agg.top("n", 2),
+        "twice": mw.agg.sum(lambda value: value["n"] * 2),
+    }
+
+
+def expected(found: list[Row]) -> dict[str, Any]:
+    numbers = [value["n"] for _, value, _ in found]
+    some = [value["o"] for _, value, _ in found if value["o"] is not None]
+    return {
+        "n": len(found),
+        "have": len(some),
+        "total": sum(numbers),
+        "least": min(numbers),
+        "most": max(numbers),
+        "mean": sum(some) / len(some) if some else None,
+        "different": len(set(some)),
+        "about": len(set(numbers)),
+        "median": statistics.median(numbers),
+        "best": sorted(numbers, reverse=True)[:2],
+        "twice": 2 * sum(numbers),
+    }
+
+
+def fixed(found: list[Row], size: int, every: int, offset: int = 0) -> list[dict[str, Any]]:
+    results = []
+    for key, mine in sorted(by_key(found).items()):
+        for start in range(offset - 50 * every, 1_000, every):
+            inside = [row for row in mine if start <= row[2] < start + size]
+            if inside:
+                results.append({"key": key, "start": start, "end": start + size, **expected(inside)})
+    return results
+
+
+def sessions(found: list[Row], gap: int) -> list[dict[str, Any]]:
+    results = []
+    for key, mine in sorted(by_key(found).items()):
+        groups: list[list[Row]] = []
+        for row in sorted(mine, key=lambda row: row[2]):
+            if groups and row[2] < groups[-1][-1][2] + gap:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        for group in groups:
+            results.append({"key": key, "start": group[0][2], "end": group[-1][2] + gap, **expected(group)})
+    return results
+
+
+WINDOWS = {
+    "tumbling": (mw.windows.tumbling(10), lambda found: fixed(found, 10, 10)),
+    "tumbling, offset": (mw.windows.tumbling(10, offset=3), lambda found: fixed(found, 10, 10, 3)),
+    "sliding": (mw.windows.sliding(10, 4), lambda found: fixed(found, 10, 4)),
+    "sliding, with gaps": (mw.windows.sliding(5, 12), lambda found: fixed(found, 5, 12)),
+    "session": (mw.windows.session(6), lambda found: sessions(found, 6)),
+}
+REVISIONS: dict[str, dict[str, int]] = {
+    "once": {},
+    "with lateness": {"lateness": 20},
+    "early": {"early": 7},
+    "both": {"lateness": 20, "early": 7},
+}
+
+
+@pytest.mark.parametrize("revisions", REVISIONS)
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows_equal_the_same_query_in_batch(window: str, revisions: str) -> None:
+    chosen, query = WINDOWS[window]
+    for seed in SEEDS:
+        p = mw.Pipeline("windows")
+        stream = p.inject("a", source())
+        stream.key_by("k").window(chosen, **REVISIONS[revisions]).aggregate("out", **aggregates())
+        found = rows(seed, ["a"])
+        h = feed(p, found, seed, slots=1 + seed % 3)
+        got = finals(h, "out")
+        wanted = query(found)
+        if window == "session" and revisions in ("early", "both"):
+            # What was emitted early of a session that then grew is replaced, and not retracted.
+            ends = {(value["key"], value["start"], value["end"]) for value in wanted}
+            got = [value for value in got if (value["key"], value["start"], value["end"]) in ends]
+        assert got == wanted, seed
+        assert revisions != "once" or all("revision" not in record.value for record in h.output("out"))
+        for key in by_key(found):
+            assert h.state("out", key) is None
+            assert h.timers("out", key) == []
+
+
+def one(window: mw.windows.Window, **options: Any) -> tuple[mw.testing.Harness, mw.Pipeline]:
+    p = mw.Pipeline("windows")
+    p.inject("a", source()).key_by("k").window(window, **options).count("out")
+    return mw.testing.Harness(p), p
+
+
+def send(h: mw.testing.Harness, time: int, key: str = "x") -> None:
+    h.send("a", {"k": key}, timestamp=time)
+
+
+def emitted(h: mw.testing.Harness) -> list[tuple[int, ...]]:
+    return [
+        (value["start"], value["end"], value["count"], *([value["revision"]] if "revision" in value else []))
+        for value in (record.value for record in h.output("out"))
+    ]
+
+
+def test_a_window_is_emitted_when_the_watermark_reaches_its_end() -> None:
+    h, _ = one(mw.windows.tumbling(10))
+    send(h, 3)
+    h.advance("a", 9)
+    assert emitted(h) == []
+    h.advance("a", 10)
+    assert emitted(h) == [(0, 10, 1)]
+    assert [(r.key, r.timestamp, r.value) for r in h.output("out")] == [
+        ("x", 9, {"key": "x", "start": 0, "end": 10, "count": 1})
+    ]
+
+
+def test_a_late_record_counts_in_a_window_that_is_still_open() -> None:
+    h, _ = one(mw.windows.tumbling(10))
+    h.advance("a", 8)
+    send(h, 3)
+    h.advance("a", 10)
+    assert emitted(h) == [(0, 10, 1)]
+    assert h.status().late["out"] == 1
+    assert h.status().dropped["out"] == 0
+
+
+def test_a_record_whose_windows_are_over_is_dropped_and_counted() -> None:
+    h, _ = one(mw.windows.tumbling(10))
+    h.advance("a", 10)
+    send(h, 3)
+    h.drain()
+    assert emitted(h) == []
+    assert h.status().dropped["out"] == 1
+
+
+def test_a_record_whose_windows_are_over_is_diverted_as_it_was() -> None:
+    h, _ = one(mw.windows.sliding(10, 5), late="divert")
+    h.advance("a", 10)
+    send(h, 3)  # in [-5, 5) and [0, 10)
+    send(h, 7)  # in [0, 10) and [5, 15)
+    h.drain()
+    assert [(r.key, r.value, r.timestamp) for r in h.output("out.late")] == [("x", {"k": "x"}, 3)]
+    assert emitted(h) == [(5, 15, 1)]
+
+
+def test_a_record_that_is_late_but_no_later_than_the_lateness_is_added_and_the_window_emitted_again() -> None:
+    h, _ = one(mw.windows.tumbling(10), lateness=5)
+    send(h, 3)
+    h.advance("a", 10)
+    send(h, 4)
+    h.advance("a", 14)
+    send(h, 5)
+    h.advance("a", 15)
+    send(h, 6)
+    assert emitted(h) == [(0, 10, 1, 0), (0, 10, 2, 1), (0, 10, 3, 2)]
+    assert h.status().dropped["out"] == 1
+    assert h.state("out", "x") is None
+
+
+def test_a_window_that_only_late_records_made_is_emitted_at_once() -> None:
+    h, _ = one(mw.windows.tumbling(10), lateness=5)
+    h.advance("a", 12)
+    send(h, 3)
+    assert emitted(h) == [(0, 10, 1, 0)]
+
+
+def test_a_window_grows_early_every_so_often_of_wall_time_and_is_silent_without_growth() -> None:
+    h, _ = one(mw.windows.tumbling(100), early=10)
+    h.advance_wall(1_000)
+    send(h, 1)
+    send(h, 2)
+    h.advance_wall(1_009)
+    assert emitted(h) == []
+    h.advance_wall(1_010)
+    assert emitted(h) == [(0, 100, 2, 0)]
+    h.advance_wall(1_025)
+    assert len(emitted(h)) == 1
+    send(h, 3)
+    h.advance_wall(1_030)
+    assert emitted(h)[1:] == [(0, 100, 3, 1)]
+    h.advance_wall(1_100)
+    h.advance("a", 100)
+    assert emitted(h)[2:] == [(0, 100, 3, 2)]
+
+
+def test_a_tick_comes_though_records_come_all_the_time() -> None:
+    h, _ = one(mw.windows.tumbling(1_000), early=10)
+    for now in range(0, 100, 3):
+        with h.epoch():
+            h.advance_wall(now)
+            send(h, now)
+    assert len(emitted(h)) == 9
+
+
+def test_records_just_a_gap_apart_are_two_sessions() -> None:
+    h, _ = one(mw.windows.session(10))
+    send(h, 0)
+    send(h, 10)
+    send(h, 19)
+    h.drain()
+    assert emitted(h) == [(0, 10, 1), (10, 29, 2)]
+
+
+def test_sessions_merge_through_a_late_record_and_have_one_revision_more() -> None:
+    h, _ = one(mw.windows.session(10), lateness=100)
+    send(h, 0)
+    send(h, 15)
+    h.advance("a", 25)
+    assert emitted(h) == [(0, 10, 1, 0), (15, 25, 1, 0)]
+    send(h, 8)
+    assert emitted(h)[2:] == [(0, 25, 3, 1)]
+    send(h, 24)
+    assert len(emitted(h)) == 3
+    h.advance("a", 34)
+    assert emitted(h)[3:] == [(0, 34, 4, 2)]
+
+
+def test_a_late_record_joins_a_session_that_is_still_open() -> None:
+    h, _ = one(mw.windows.session(10))
+    send(h, 12)
+    h.advance("a", 16)
+    send(h, 4)  # [4, 14) alone would be over
+    send(h, 2)
+    h.drain()
+    assert emitted(h) == [(2, 22, 3)]
+    assert h.status().dropped["out"] == 0
+
+
+class Longest:
+    """An aggregate of one's own: the longest text, and how many there were."""
+
+    def create(self) -> list[Any]:
+        return ["", 0]
+
+    def add(self, so_far: list[Any], value: Any) -> list[Any]:
+        return [max(so_far[0], value["k"], key=len), so_far[1] + 1]
+
+    def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
+        return [max(a[0], b[0], key=len), a[1] + b[1]]
+
+    def result(self, so_far: list[Any]) -> str:
+        return f"{so_far[0]} of {so_far[1]}"
+
+
+def test_an_aggregate_of_ones_own_is_merged_with_its_sessions() -> None:
+    p = mw.Pipeline("own")
+    p.inject("a", source()).key_by(lambda v: "all").window(mw.windows.session(10)).aggregate(
+        "out", long=Longest()
+    )
+    h = mw.testing.Harness(p)
+    for time, key in ((0, "x"), (15, "yyy"), (7, "zz")):
+        h.send("a", {"k": key}, timestamp=time)
+    h.drain()
+    assert [record.value["long"] for record in h.output("out")] == ["yyy of 3"]
+
+
+def test_reduce_and_collect_give_each_window_its_own_values() -> None:
+    def join(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+        a["n"] += b["n"]
+        return a
+
+    p = mw.Pipeline("reducing")
+    windowed = p.inject("a", source()).key_by("k").window(mw.windows.sliding(10, 5))
+    windowed.reduce("reduced", join)
+    windowed.collect("collected")
+    h = mw.testing.Harness(p)
+    for time in (7, 6, 12):
+        h.send("a", {"k": "x", "n": time}, timestamp=time)
+    h.drain()
+    assert [r.value["value"]["n"] for r in h.output("reduced")] == [13, 25, 12]
+    assert [[v["n"] for v in r.value["values"]] for r in h.output("collected")] == [[6, 7], [6, 7, 12], [12]]
+
+
+def test_first_and_last_go_by_timestamp() -> None:
+    p = mw.Pipeline("first")
+    p.inject("a", source()).key_by("k").window(mw.windows.tumbling(100)).aggregate(
+        "out", first=mw.agg.first("n"), last=mw.agg.last("n"), none=mw.agg.first("missing")
+    )
+    h = mw.testing.Harness(p)
+    for time in (50, 20, 90, 60):
+        h.send("a", {"k": "x", "n": time}, timestamp=time)
+    h.drain()
+    value = h.output("out")[0].value
+    assert (value["first"], value["last"], value["none"]) == (20, 90, None)
+
+
+@pytest.mark.parametrize("q", [0, 0.25, 0.5, 0.9, 1])
+def test_a_quantile_lies_between_its_neighbours(q: float) -> None:
+    p = mw.Pipeline("quantile")
+    p.inject("a", source()).key_by("k").window(mw.windows.tumbling(100)).aggregate(
+        "out", found=mw.agg.quantile("n", q)
+    )
+    h = mw.testing.Harness(p)
+    numbers = [5, 1, 9, 7, 3, 3]
+    for time, number in enumerate(numbers):
+        h.send("a", {"k": "x", "n": number}, timestamp=time)
+    h.drain()
+    found = h.output("out")[0].value["found"]
+    place = q * (len(numbers) - 1)
+    ordered = sorted(numbers)
+    assert ordered[math.floor(place)] <= found <= ordered[math.ceil(place)]
+
+
+def test_distinct_counts_different_values_of_any_type() -> None:
+    p = mw.Pipeline("distinct")
+    p.inject("a", source()).key_by("k").window(mw.windows.tumbling(100)).aggregate(
+        "out", exact=mw.agg.distinct("v"), about=mw.agg.approx_distinct("v")
+    )
+    h = mw.testing.Harness(p)
+    for time, value in enumerate([1, "1", 1, None, [1], [1], {"a": 1, "b": 2}, {"b": 2, "a": 1}, b"1", 2.5]):
+        h.send("a", {"k": "x", "v": value}, timestamp=time)
+    h.crash()
+    h.drain()
+    assert h.output("out")[0].value["exact"] == 6
+    assert h.output("out")[0].value["about"] == 6
+
+
+def test_an_approximate_count_is_near_the_exact_one() -> None:
+    p = mw.Pipeline("sketch")
+    p.inject("a", source()).key_by("k").window(mw.windows.session(10)).aggregate(
+        "out", about=mw.agg.approx_distinct("v")
+    )
+    h = mw.testing.Harness(p)
+    with h.epoch():
+        for number in range(4_000):
+            h.send("a", {"k": "x", "v": number % 2_000}, timestamp=number % 7)
+        for number in range(100):
+            h.send("a", {"k": "x", "v": f"v{number}"}, timestamp=14)
+        h.send("a", {"k": "x", "v": 0}, timestamp=10)  # joins two sessions
+    h.drain()
+    (value,) = [record.value for record in h.output("out")]
+    assert abs(value["about"] / 2_100 - 1) < 0.06
