@@ -29,7 +29,7 @@ from benchmarks.server import postgres
 from millwheel.master.driver import Driver
 from millwheel.master.local import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbShard
+from millwheel.store.environment import LmdbShard
 from millwheel.store.open import open_store
 from millwheel.worker.cache import Cache
 from millwheel.worker.step import Worker

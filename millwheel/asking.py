@@ -14,7 +14,7 @@ from millwheel.master.intervals import check_slots
 from millwheel.master.requests import ask
 from millwheel.model.graph import build
 from millwheel.model.pipeline import Pipeline
-from millwheel.store.open import open_existing
+from millwheel.store.open import open_existing, open_to_read
 
 LoadFactory = Callable[[str], Callable[[], Pipeline]]
 
@@ -86,7 +86,7 @@ def _common(command: argparse.ArgumentParser) -> None:
 def _apply(options: argparse.Namespace, load_factory: LoadFactory) -> int:
     factory = load_factory(options.pipeline)
     graph = build(factory())
-    store = open_existing(options.store)
+    store = open_to_read(options.store) if options.dry_run else open_existing(options.store)
     try:
         found = change(graph, store)
         if options.dry_run:

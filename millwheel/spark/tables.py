@@ -21,9 +21,10 @@ from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.time import SECOND
 from millwheel.spark.tasks import dumps, reading
+from millwheel.store import identity
 from millwheel.store.base import Store
 from millwheel.store.layout import after, row_prefix
-from millwheel.store.open import open_existing
+from millwheel.store.open import open_to_read
 from millwheel.store.row import Row, decode_row
 from millwheel.tables import NAMES, Tables
 from millwheel.watch.history import COUNTED, KEPT
@@ -96,7 +97,7 @@ def export(spark: SparkSession, where: str, folder: str, pipeline: Pipeline | No
 def _address(where: str) -> str:
     """The store as workers are to open it: with its identity, unless this very process runs it."""
     try:
-        with closing(open_existing(where)) as store:
+        with closing(open_to_read(where)) as store:
             if store.address.startswith("memory:"):
                 raise StoreError(f"the store {where!r} lives in one process only: there are no tables of it")
             return store.address
@@ -105,7 +106,7 @@ def _address(where: str) -> str:
         if place.scheme not in ("", "lmdb"):
             raise
         path = unquote(place.netloc + place.path) if place.scheme == "lmdb" else where
-        if not os.path.exists(os.path.join(path, "journal")):
+        if not os.path.exists(os.path.join(path, identity.NAME)):
             raise
         return f"lmdb://{quote(os.path.abspath(path))}"
 

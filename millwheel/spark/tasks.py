@@ -24,8 +24,9 @@ from millwheel.model import codec
 from millwheel.model.graph import Graph
 from millwheel.spark.parcels import Parcel, receive, send
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbShard
-from millwheel.store.open import open_store, place_of
+from millwheel.store.environment import LmdbShard, explained
+from millwheel.store.identity import private_folder
+from millwheel.store.open import open_store, open_to_read, place_of
 from millwheel.worker.cache import Cache
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle
@@ -98,9 +99,14 @@ def _cache(id: str, size: int) -> Cache | None:
     """The cache that this executor's Python workers share, where one is wanted."""
     if not size:
         return None
-    return Cache(
-        lambda shard: LmdbShard(_scratch(id) / f"shard-{shard:02d}", sync=False, map_size=size), size
-    )
+
+    def shelf(shard: int) -> LmdbShard:
+        folder = _scratch(id)
+        with explained(folder):
+            private_folder(folder)
+        return LmdbShard(folder / f"shard-{shard:02d}", sync=False, map_size=size)
+
+    return Cache(shelf, size)
 
 
 def _scratch(id: str) -> Path:
@@ -133,7 +139,7 @@ def reading(address: str) -> Iterator[Store]:
     elif any(place_of(known) == place_of(address) for known in _stores):
         yield _store(address)
         return
-    store = open_store(address)
+    store = open_to_read(address)
     try:
         yield store
     finally:

@@ -15,7 +15,7 @@ from millwheel.store.base import Store
 from millwheel.store.check import check
 from millwheel.store.copy import Copied, copy
 from millwheel.store.forget import forget
-from millwheel.store.open import open_existing, open_store
+from millwheel.store.open import open_existing, open_store, open_to_read
 
 Export = Callable[[str, str, str | None], dict[str, int]]
 """Writes a store, to a folder, with the codecs of a pipeline; gives the rows of each table."""
@@ -88,7 +88,7 @@ def add_store_commands(commands: Any, export: Export) -> None:
 
 
 def _store_check(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
+    store = open_to_read(options.store)
     try:
         found = check(store)
     finally:
@@ -165,7 +165,7 @@ def _copy(source: Store, target: Store) -> Copied:
 
 
 def _store_export(options: argparse.Namespace, export: Export) -> int:
-    open_existing(options.store).close()
+    open_to_read(options.store).close()
     if os.path.exists(options.folder) and os.listdir(options.folder):
         raise StoreError(f"the folder {options.folder} is not empty: export to a new one")
     rows = export(options.store, options.folder, options.pipeline)

@@ -7,142 +7,22 @@ environment has one writer at a time: slots that write different shards do not w
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import shutil
 import socket
-import threading
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
-import lmdb
-
 from millwheel.errors import StoreError
-from millwheel.store.base import Guard, Range, Shard, Store
+from millwheel.store.base import Shard, Store
+from millwheel.store.environment import DATA, DRIVER_LOCK, LmdbShard, explained, holder
+from millwheel.store.identity import Identity, decide_identity, private_folder, read_identity
 
 _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
-_READERS = 1024  # slots for reading processes; a killed one's slot is taken back at the next open
-_SHARDS_KEY = b"shards"
-_LOCK_FILE = "driver.lock"
-_COMPACTED = "compacted"
-
-
-class _Snapshot:
-    """A read transaction."""
-
-    __slots__ = ("_txn",)
-
-    def __init__(self, txn: Any) -> None:
-        self._txn = txn  # opened without buffers: it gives bytes, whatever its annotations allow for
-
-    def get(self, key: bytes) -> bytes | None:
-        return cast(bytes | None, self._txn.get(key))
-
-    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return list(map(self._txn.get, keys))
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._txn.cursor() as cursor:
-            if not cursor.set_range(start):
-                return
-            for key, value in cursor:
-                if key >= stop:
-                    return
-                yield key, value
-
-    def prefetch(self, ranges: Sequence[Range]) -> None:
-        """A read is a memory access here."""
-
-
-class LmdbShard:
-    """One environment. The lock keeps the map from being moved under a reader of this process."""
-
-    def __init__(self, path: Path, *, sync: bool, map_size: int) -> None:
-        self._path = path
-        self._lock = threading.RLock()
-        with _explained(path):
-            path.mkdir(parents=True, exist_ok=True)
-            self._env = lmdb.open(
-                os.fspath(path),
-                map_size=map_size,
-                max_readers=_READERS,
-                sync=sync,
-                readahead=False,  # rows are read at random places
-            )
-            self._env.reader_check()
-
-    @contextmanager
-    def snapshot(self) -> Iterator[_Snapshot]:
-        with self._lock:
-            with _explained(self._path):
-                txn = self._begin(write=False)
-            try:
-                yield _Snapshot(txn)
-            finally:
-                txn.abort()
-
-    def write(
-        self,
-        puts: Iterable[tuple[bytes, bytes]],
-        deletes: Iterable[bytes] = (),
-        guard: Guard | None = None,
-        *,
-        kept: bool = False,
-    ) -> None:
-        with self._lock, _explained(self._path):
-            while True:
-                txn = self._begin(write=True)
-                try:
-                    if guard is not None:
-                        guard(txn.get)
-                    for key in deletes:
-                        txn.delete(key)
-                    with txn.cursor() as cursor:
-                        cursor.putmulti(puts)
-                    txn.commit()
-                    return
-                except lmdb.MapFullError:
-                    txn.abort()
-                    self._grow()
-                except BaseException:
-                    txn.abort()
-                    raise
-
-    def _begin(self, *, write: bool) -> Any:
-        while True:
-            try:
-                return self._env.begin(write=write)
-            except lmdb.MapResizedError:
-                self._env.set_mapsize(0)  # another process grew the map: take its size
-
-    def _grow(self) -> None:
-        self._env.reader_check()
-        self._env.set_mapsize(2 * self._env.info()["map_size"])
-
-    @property
-    def path(self) -> Path:
-        """The folder."""
-        return self._path
-
-    def copy_to(self, folder: Path) -> None:
-        """Copies what is live, and nothing else, to a folder."""
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        self._env.copy(os.fspath(folder), compact=True)
-        with open(folder / "data.mdb", "rb") as file:
-            os.fsync(file.fileno())
-
-    def size(self) -> int:
-        """The bytes of the file that are in use on disk."""
-        return _size(self._path)
-
-    def close(self) -> None:
-        self._env.close()
+_OLD_IDENTITY = b"shards"  # of a store of format 1: an entry of its journal
 
 
 class LmdbStore(Store):
@@ -156,23 +36,32 @@ class LmdbStore(Store):
         sync: bool = True,
         map_size: int = _FIRST_MAP,
         identity: str | None = None,
+        readonly: bool = False,
+        existing: bool = False,
     ) -> None:
-        """Opens a store, or makes it; with ``identity`` it is that very one, and never made."""
+        """Opens a store, or makes it.
+
+        With ``identity`` it is that very one. With this, ``existing`` or ``readonly`` it is never made; with
+        ``readonly`` nothing is written, whatever is there.
+        """
         self._path = Path(path).absolute()
         self._lock_file: Any = None
         self._open: list[LmdbShard] = []
-        if identity is not None and not (self._path / "journal").is_dir():
-            raise StoreError(_elsewhere(self._path, "there is none"))
+        self._sync = sync
+        self._map_size = map_size
+        self._readonly = readonly
         try:
-            journal = self._shard("journal", sync, map_size)
-            count, found = _agree_on_shards(journal, shards)
-            if identity not in (None, found):
+            with explained(self._path):
+                found = read_identity(self._path)
+                if found is None:
+                    found = self._make(shards, identity, existing=existing or readonly)
+            if identity not in (None, found.id):
                 raise StoreError(_elsewhere(self._path, "there is another one"))
-            identity = found
-            self.address = f"lmdb://{quote(str(self._path))}?sync={int(sync)}&id={identity}"
-            self.journal: Shard = journal
+            self._identity = found
+            self.address = f"lmdb://{quote(str(self._path))}?sync={int(sync)}&id={found.id}"
+            self.journal: Shard = self._environment("journal")
             self.shards: Sequence[Shard] = [
-                self._shard(f"shard-{number:02d}", sync, map_size) for number in range(count)
+                self._environment(_name(number)) for number in range(found.shards)
             ]
         except BaseException:
             self.close()
@@ -183,22 +72,71 @@ class LmdbStore(Store):
         """The folder."""
         return self._path
 
-    def _shard(self, name: str, sync: bool, map_size: int) -> LmdbShard:
-        shard = LmdbShard(self._path / name, sync=sync, map_size=map_size)
+    def _make(self, shards: int, identity: str | None, *, existing: bool) -> Identity:
+        """Makes a store where there is none: the environments, then what says that all of them are there.
+
+        Another process may make it too, with another number of shards: then the first one's is the store's,
+        and what the other one has made besides stays empty.
+        """
+        there = (self._path / "journal" / DATA).exists()
+        if there and self._is_old():
+            raise StoreError(
+                f"the store {self._path} was made by an older millwheel (format 1, without checksums): copy "
+                f"it to a new one with `millwheel store copy {self._path} NEW`, and run the pipeline on that"
+            )
+        if identity is not None:
+            raise StoreError(_elsewhere(self._path, "there is none"))
+        if existing and there:
+            raise StoreError(
+                f"the store {self._path} is not finished: a pipeline that starts is making it now, or was "
+                "interrupted in that. Try again in a moment; if nothing makes it, run the pipeline"
+            )
+        if existing:
+            raise StoreError(f"there is no store at {self._path}")
+        private_folder(self._path)
+        for name in ("journal", *map(_name, range(shards))):
+            made = LmdbShard(self._path / name, sync=self._sync, map_size=self._map_size)
+            made.sync()
+            made.close()
+        return decide_identity(self._path, shards)
+
+    def _is_old(self) -> bool:
+        try:
+            journal = LmdbShard(
+                self._path / "journal", sync=self._sync, map_size=self._map_size, readonly=True
+            )
+        except StoreError:
+            return False  # it is being made, in this moment
+        try:
+            with journal.snapshot() as snapshot:
+                return snapshot.get(_OLD_IDENTITY) is not None
+        finally:
+            journal.close()
+
+    def _environment(self, name: str) -> LmdbShard:
+        shard = LmdbShard(
+            self._path / name,
+            sync=self._sync,
+            map_size=self._map_size,
+            readonly=self._readonly,
+            new=False,
+            still=partial(_is_still, self._path, self._identity),
+        )
         self._open.append(shard)
         return shard
 
     def lock(self, owner: str, *, takeover: bool = False) -> None:
         # A lock cannot be taken from a process that hangs: it keeps its file, and ours takes the name.
-        name = self._path / (f"{_LOCK_FILE}.{os.getpid()}" if takeover else _LOCK_FILE)
-        with _explained(self._path):
-            file = open(name, "a+")  # noqa: SIM115 - it stays open with the store
+        name = self._path / (f"{DRIVER_LOCK}.{os.getpid()}" if takeover else DRIVER_LOCK)
+        with explained(self._path):
+            handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+            file = open(handle, "r+")  # noqa: SIM115 - it stays open with the store
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
             raise StoreError(
-                f"the store {self._path} is in use by {_holder(self._path)}: one driver runs a pipeline "
+                f"the store {self._path} is in use by {holder(self._path)}: one driver runs a pipeline "
                 "at a time; stop that one first, give this one a store of its own, or, if that one hangs, "
                 "take over from it (takeover=True, millwheel run --take-over)"
             ) from None
@@ -206,11 +144,11 @@ class LmdbStore(Store):
         file.write(owner)
         file.flush()
         if takeover:
-            os.replace(name, self._path / _LOCK_FILE)
+            os.replace(name, self._path / DRIVER_LOCK)
         self._lock_file = file
 
     def in_use(self) -> bool | None:
-        lock = self._path / _LOCK_FILE
+        lock = self._path / DRIVER_LOCK
         if not lock.exists():
             return False
         try:
@@ -226,20 +164,12 @@ class LmdbStore(Store):
     def compact(self) -> tuple[int, int]:
         """Writes every environment anew, without its free pages; the bytes before and after.
 
-        Only for who holds the lock: an environment that is open elsewhere would go on with the old file.
+        Only for who holds the lock. Others may look meanwhile: see `LmdbShard.compact`.
         """
         before = self.size()
-        folders = [shard.path for shard in self._open]
         for shard in self._open:
-            with _explained(shard.path):
-                shard.copy_to(shard.path / _COMPACTED)
-            shard.close()
-        self._open.clear()
-        for folder in folders:
-            with _explained(folder):
-                os.replace(folder / _COMPACTED / "data.mdb", folder / "data.mdb")
-                shutil.rmtree(folder / _COMPACTED)
-        return before, sum(_size(folder) for folder in folders)
+            shard.compact()
+        return before, self.size()
 
     def close(self) -> None:
         for shard in self._open:
@@ -253,68 +183,19 @@ class LmdbStore(Store):
         return sum(shard.size() for shard in self._open)
 
 
+def _name(number: int) -> str:
+    return f"shard-{number:02d}"
+
+
+def _is_still(path: Path, identity: Identity) -> None:
+    """Raises where another store stands in the folder now."""
+    if read_identity(path) != identity:
+        raise StoreError(_elsewhere(path, "it is gone, or another one is in its place"))
+
+
 def _elsewhere(path: Path, what: str) -> str:
     return (
         f"the store of this pipeline is in the folder {path}, and on the host {socket.gethostname()} {what}: "
         "LMDB serves the processes of one machine. On a cluster of several machines the store is one that "
         "all of them reach, such as postgresql://user@host/database"
     )
-
-
-def _size(folder: Path) -> int:
-    return os.stat(folder / "data.mdb").st_blocks * 512
-
-
-def _agree_on_shards(journal: LmdbShard, shards: int) -> tuple[int, str]:
-    """The number of shards is fixed when the store is made: rows do not move between environments.
-
-    So is its identity, which tells it from another one that stood at the same path before.
-    """
-    with journal.snapshot() as snapshot:
-        found = snapshot.get(_SHARDS_KEY)
-    if found is None:
-        found = f"{shards} {uuid.uuid4().hex}".encode()
-        journal.write([(_SHARDS_KEY, found)])
-    count, identity = found.decode().split()
-    return int(count), identity
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turns what LMDB and the file system say into a `StoreError` that says what to do."""
-    try:
-        yield
-    except lmdb.Error as error:
-        raise StoreError(_advice(path, str(error))) from error
-    except OSError as error:
-        raise StoreError(_advice(path, str(error), error.errno)) from error
-
-
-def _holder(path: Path) -> str:
-    """Who wrote its name into the lock."""
-    try:
-        return (path / _LOCK_FILE).read_text().strip() or "another driver"
-    except OSError:
-        return "another driver"
-
-
-def _advice(path: Path, text: str, code: int | None = None) -> str:
-    if code == errno.ENOSPC or "No space left" in text:
-        return (
-            f"the store {path} has no room to write ({text}): the disk is full. Nothing of this write is "
-            "there; make room and run again"
-        )
-    if code == errno.EIO or "Input/output error" in text:
-        # LMDB says this also of a write that the file system cut short for want of room.
-        return (
-            f"the store {path} cannot be written ({text}): the disk is full, or it is failing. Nothing of "
-            "this write is there; make room, or look at the disk, and run again"
-        )
-    if "already open in this process" in text:
-        return (
-            f"the store {path.parent} is in use by {_holder(path.parent)}: one driver runs a pipeline at a "
-            "time; stop that one first, or give this one a store of its own"
-        )
-    if code in (errno.EACCES, errno.EPERM, errno.EROFS) or "Permission denied" in text:
-        return f"the store {path} cannot be written ({text}): choose a folder that this user may write"
-    return f"the store {path} cannot be used ({text})"

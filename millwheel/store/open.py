@@ -20,6 +20,22 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
     >>> open_store("memory:").address
     'memory:'
     """
+    return _open(where, shards=shards)
+
+
+def open_existing(where: str | os.PathLike[str]) -> Store:
+    """Opens a store that is there; one that is not there, or not finished, is an error, and is not made."""
+    return _open(where, existing=True)
+
+
+def open_to_read(where: str | os.PathLike[str]) -> Store:
+    """Opens a store to look at it, also while it is being made or used: nothing is ever written."""
+    return _open(where, readonly=True)
+
+
+def _open(
+    where: str | os.PathLike[str], *, shards: int = 1, existing: bool = False, readonly: bool = False
+) -> Store:
     text = os.fspath(where)
     if not isinstance(text, str) or not text:
         raise StoreError(f"a store is a path or a URL, not {where!r}")
@@ -27,9 +43,9 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
         return MemoryStore(shards)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return LmdbStore(text, shards=shards)
+        return LmdbStore(text, shards=shards, existing=existing, readonly=readonly)
     if scheme in _POSTGRES:
-        return _postgres(text, shards=shards)
+        return _postgres(text, shards=shards, existing=existing, readonly=readonly)
     if scheme != "lmdb":
         raise StoreError(
             f"there is no store for {scheme}://: use a path, lmdb:///path, postgresql://host/database "
@@ -44,10 +60,12 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
         shards=shards,
         sync=query.get("sync", ["1"]) != ["0"],
         identity=query.get("id", [None])[0],  # only an address has it: such a store is there, or gone
+        existing=existing,
+        readonly=readonly,
     )
 
 
-def _postgres(url: str, *, shards: int = 1, existing: bool = False) -> Store:
+def _postgres(url: str, *, shards: int, existing: bool, readonly: bool) -> Store:
     try:
         from millwheel.store.postgres import PostgresStore
     except ImportError as error:
@@ -55,7 +73,7 @@ def _postgres(url: str, *, shards: int = 1, existing: bool = False) -> Store:
             f"a store in PostgreSQL needs psycopg, which cannot be imported ({error}): "
             "pip install 'millwheel-spark[postgres]'"
         ) from error
-    return PostgresStore(url, shards=shards, existing=existing)
+    return PostgresStore(url, shards=shards, existing=existing, readonly=readonly)
 
 
 def place_of(address: str) -> str:
@@ -67,16 +85,3 @@ def place_of(address: str) -> str:
     if address.partition("://")[0] in _POSTGRES:
         return address.partition("&id=")[0]
     return address.partition("?")[0]
-
-
-def open_existing(where: str) -> Store:
-    """Opens a store to look at it; one that is not there is an error, and is not made."""
-    if where.partition("://")[0] in _POSTGRES:
-        return _postgres(where, existing=True)
-    place = urlsplit(where)
-    path = unquote(place.netloc + place.path) if place.scheme == "lmdb" else where
-    if "://" in path or path.startswith("memory:"):
-        return open_store(where)
-    if not os.path.exists(os.path.join(path, "journal")):
-        raise StoreError(f"there is no store at {path}")
-    return open_store(where)

@@ -73,8 +73,15 @@ class PostgresShard:
     """One table; with a bundler, the marks of its timer index are packed, and rows may wait in runs."""
 
     def __init__(
-        self, sessions: Sessions, table: str, lock: tuple[int, int], bundler: Bundler | None = None
+        self,
+        sessions: Sessions,
+        table: str,
+        lock: tuple[int, int],
+        bundler: Bundler | None = None,
+        *,
+        readonly: bool = False,
     ) -> None:
+        self._readonly = readonly
         self._sessions = sessions
         self._queries = Queries(table, packed=bundler is not None)
         self._lock = lock
@@ -98,6 +105,8 @@ class PostgresShard:
         *,
         kept: bool = False,
     ) -> None:
+        if self._readonly:
+            raise StoreError(f"{self._sessions.name} was opened to be read only")
         changes = self._changes(dict(puts), set(deletes), kept=kept)
         self._places = {}
         try:
@@ -215,10 +224,11 @@ class PostgresStore(Store):
     """The store in a schema of a database.
 
     The URL is libpq's, with ``schema`` (default: ``millwheel``) and ``patience`` (seconds that the server may
-    be away, default: 60) as parameters of ours. With ``existing``, a store that is not there is not made.
+    be away, default: 60) as parameters of ours. With ``existing``, a store that is not there is not made;
+    with ``readonly``, it is not made or brought up to date either, and every write is refused.
     """
 
-    def __init__(self, url: str, *, shards: int = 1, existing: bool = False) -> None:
+    def __init__(self, url: str, *, shards: int = 1, existing: bool = False, readonly: bool = False) -> None:
         self._url, ours = _split(url)
         self._schema = ours.get("schema", DEFAULT_SCHEMA)
         name = f"the store {without_secrets(self._url)} (schema {self._schema})"
@@ -226,11 +236,12 @@ class PostgresStore(Store):
         first = patience if "id" in ours else min(patience, _FIRST_PATIENCE)
         self._name = name
         self._sessions = Sessions(self._url, name=name, patience=patience, first_patience=first)
+        self._readonly = readonly
         self._keeper: Session | None = None
         self._keeping = threading.Lock()
         self._owner = ""
         try:
-            self._about = self._open(shards, existing=existing, identity=ours.get("id"))
+            self._about = self._open(shards, existing=existing or readonly, identity=ours.get("id"))
         except BaseException:
             self.close()
             raise
@@ -240,7 +251,11 @@ class PostgresStore(Store):
         self._tables = [f"{quoted(self._schema)}.{table}" for table in tables(self._about.shards)]
         found = [
             PostgresShard(
-                self._sessions, table, (self._about.lock, number), Bundler() if number > 1 else None
+                self._sessions,
+                table,
+                (self._about.lock, number),
+                Bundler() if number > 1 else None,
+                readonly=readonly,
             )
             for number, table in enumerate(self._tables, start=1)
         ]
@@ -249,7 +264,8 @@ class PostgresStore(Store):
         self._sessions.on_connect = self._keep
 
     def _open(self, shards: int, *, existing: bool, identity: str | None) -> About:
-        about = self._sessions.run(lambda session: read_about(session, self._schema))
+        upgrade = not self._readonly
+        about = self._sessions.run(lambda session: read_about(session, self._schema, upgrade=upgrade))
         if about is None:
             if existing or identity is not None:
                 raise StoreError(f"there is no store in {self._name[len('the store ') :]}")

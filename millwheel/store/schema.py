@@ -75,8 +75,8 @@ MIGRATIONS: list[Migration] = [_first, _second, _third]
 """What brings a schema from each version to the next; the first of them makes the tables."""
 
 
-def read_about(session: Session, schema: str) -> About | None:
-    """What is there, or None where there is no store; an older one is brought up to date."""
+def read_about(session: Session, schema: str, *, upgrade: bool = True) -> About | None:
+    """What is there, or None where there is no store; ``upgrade`` brings an older one up to date."""
     found = session.rows(
         "SELECT oid::int8, to_regclass($2) IS NOT NULL FROM pg_namespace WHERE nspname = $1",
         (schema, f"{quoted(schema)}.about"),
@@ -91,7 +91,7 @@ def read_about(session: Session, schema: str) -> About | None:
             f"to version {len(MIGRATIONS)}: use a newer millwheel"
         )
     about = About(int(entries["shards"]), entries["id"], _signed(found[0][0]))
-    if version < len(MIGRATIONS):
+    if version < len(MIGRATIONS) and upgrade:
         _transaction(session, lambda: _migrate(session, schema, about.shards))
     return about
 

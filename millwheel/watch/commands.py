@@ -14,7 +14,7 @@ from typing import Any
 
 from millwheel.master.explain import explain
 from millwheel.model.pipeline import Pipeline
-from millwheel.store.open import open_existing
+from millwheel.store.open import open_to_read
 from millwheel.watch import text
 from millwheel.watch.key import codecs_of, inspect
 from millwheel.watch.view import Viewer, look
@@ -100,7 +100,7 @@ def _now() -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
+    store = open_to_read(options.store)
     try:
         view = look(store, _now())
     finally:
@@ -111,7 +111,7 @@ def _status(options: argparse.Namespace) -> int:
 
 def _inspect(options: argparse.Namespace, load_pipeline: LoadPipeline) -> int:
     codecs = codecs_of(load_pipeline(options.pipeline)) if options.pipeline else None
-    store = open_existing(options.store)
+    store = open_to_read(options.store)
     try:
         found = inspect(store, options.computation, options.key, codecs)
     finally:
@@ -121,7 +121,7 @@ def _inspect(options: argparse.Namespace, load_pipeline: LoadPipeline) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
+    store = open_to_read(options.store)
     try:
         found = explain(store, options.computation)
     finally:
@@ -131,7 +131,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _top(options: argparse.Namespace) -> int:
-    store = open_existing(options.store)
+    store = open_to_read(options.store)
     pause = threading.Event()
     try:
         viewer = Viewer(store)
@@ -155,7 +155,7 @@ def _ui(options: argparse.Namespace, load_pipeline: LoadPipeline) -> int:
     from millwheel.watch.server import Server
 
     codecs = codecs_of(load_pipeline(options.pipeline)) if options.pipeline else None
-    store = open_existing(options.store)
+    store = open_to_read(options.store)
     try:
         look(store, _now())  # a store with no pipeline in it is said at once
         server = Server(store, options.where, codecs=codecs)
