@@ -96,6 +96,10 @@ def extract(how: Extractor, record: mw.Record) -> Any:
         return f"m{n % 3}"
     if how == "field":
         return str(n % 7)
+    if how == "picky":
+        if n % 5 == 0:
+            raise Refused(f"no key for {n}")
+        return f"p{n % 3}"
     return mw.SKIP if n % 2 else f"s{n % 3}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Extractor = Literal["by_key", "suffix", "mod", "field", "skip"]
+Extractor = Literal["by_key", "suffix", "mod", "field", "skip", "picky"]
 Kind = Literal["script", "window", "forward"]
 
 
@@ -75,6 +75,8 @@ class Step:
     """By source and partition: the low watermark from here on."""
     wall: int = 0
     drain: bool = False
+    rush: bool = False
+    """Whether the next step comes before all that is due is done."""
     reopen: bool = False
     """Whether the run ends before this step, and the next one begins."""
     crash: bool = False

@@ -183,6 +183,8 @@ class Engine:
             driver.rescale(step.slots)
         if step.layout:
             driver.lay_out(_intervals(driver, step.layout))
+        while driver.authority.more_due:  # then nothing is read, and what comes would be two steps in one
+            self._epoch(drain=False, fault=0)
         for sent in step.records:
             record = mw.Record(value_of(sent.n), sent.timestamp, sent.key, id=sent.id)
             self._injectors[sent.source].records[str(sent.partition)].append(record)
@@ -190,27 +192,35 @@ class Engine:
             marks = self._injectors[source].marks
             marks[str(partition)] = max(marks[str(partition)], mark)
         self._wall = max(self._wall, step.wall)
+        if step.rush:
+            self._epoch(drain=False, fault=step.fault)
+            return
         self._epochs(drain=False, fault=step.fault)
         if step.drain and self.driver is not None and self.driver.held:
             self._epochs(drain=True, fault=step.fault)
 
     def _epochs(self, *, drain: bool, fault: int) -> None:
         for turn in range(_MOST_EPOCHS):
+            self._epoch(drain=drain, fault=fault + turn if fault else 0)
             assert self.driver is not None
-            plan = self.driver.next_plan(drain=drain, force=True)
-            assert plan is not None
-            self._tasks.begin(fault + turn if fault else 0)
-            try:
-                self.driver.run(plan, self._tasks)
-            except Killed:
-                driver = self._start()
-                again = driver.next_plan()
-                assert again is not None
-                assert again.epoch == plan.epoch
-                driver.run(again, self._tasks)
             if self.driver.settled:
                 return
         raise AssertionError(f"a step did not end after {_MOST_EPOCHS} epochs")
+
+    def _epoch(self, *, drain: bool, fault: int) -> None:
+        """One epoch; where everything dies in it, the next driver finishes it."""
+        assert self.driver is not None
+        plan = self.driver.next_plan(drain=drain, force=True)
+        assert plan is not None
+        self._tasks.begin(fault)
+        try:
+            self.driver.run(plan, self._tasks)
+        except Killed:
+            driver = self._start()
+            again = driver.next_plan()
+            assert again is not None
+            assert again.epoch == plan.epoch
+            driver.run(again, self._tasks)
 
     def report(self) -> Report:
         """The counts since the beginning."""

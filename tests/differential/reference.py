@@ -182,11 +182,20 @@ class Reference:
         self.outputs.setdefault(stream, []).append(record)
         self.streams[stream] += 1
         for node in self.nodes.values():
-            if stream in node.spec.inputs:
-                key = extract(node.spec.inputs[stream], record)
-                if isinstance(key, str):
-                    mine = Record(copy.deepcopy(record.value), record.timestamp, key, stream, record.id)
-                    self._arrived[node.spec.name].append(mine)
+            if stream not in node.spec.inputs:
+                continue
+            mine = Record(copy.deepcopy(record.value), record.timestamp, record.key, stream, record.id)
+            try:
+                key = extract(node.spec.inputs[stream], mine)
+            except Exception as error:
+                if node.spec.errors != "divert":
+                    raise
+                node.counts["failed"] += 1
+                self._carry(node.spec.name + ".errors", _failed(record.key, mine, error))
+                continue
+            if isinstance(key, str):
+                mine.key = key
+                self._arrived[node.spec.name].append(mine)
 
     def _run(self, node: Node, *, drain: bool) -> None:
         before, low_before = node.input, node.lows[EXACT]
