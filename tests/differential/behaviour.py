@@ -158,7 +158,7 @@ def _close_window(spec: NodeSpec, hook: Hook, timer: mw.Timer) -> None:
 
 def _obey_record(spec: NodeSpec, hook: Hook, record: mw.Record) -> None:
     n = number(record.value)
-    seen = (spec.seed, n, record.timestamp, record.stream, record.late)
+    seen: tuple[Any, ...] = (spec.seed, n, record.timestamp, record.stream, record.late)
     state = hook.state
     if spec.ordered:
         seen = (*seen, state.get("n", 0), state.get("d", 0))

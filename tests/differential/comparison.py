@@ -60,6 +60,8 @@ def run(case: Case) -> None:
 
 
 def _reference_step(reference: Reference, step: Step) -> dict[str, list[Record]]:
+    if step.reopen:
+        reference.reopen()
     reference.epoch(step.records, step.marks, step.wall)
     made = reference.outputs
     if step.drain:

@@ -215,10 +215,16 @@ class _Steps:
         self._records = 0
 
     def drawn(self) -> tuple[Step, ...]:
-        count = self._chance.randrange(4, 13)
-        steps = [self._step(number) for number in range(count)]
-        if self._chance.random() < 0.75:
-            steps.append(self._last(count))
+        chance = self._chance
+        steps: list[Step] = []
+        for day in range(chance.choice((1, 1, 1, 2, 3))):
+            first = len(steps)
+            count = chance.randrange(4, 13) if not day else chance.randrange(1, 5)
+            steps += [self._step(first + number) for number in range(count)]
+            if day:
+                steps[first] = replace(steps[first], reopen=True)
+            if chance.random() < 0.75:
+                steps.append(self._last(len(steps)))
         return tuple(steps)
 
     def _step(self, number: int) -> Step:

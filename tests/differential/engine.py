@@ -148,7 +148,7 @@ class Engine:
             self._taps.setdefault(stream, Tap())
         return replace(graph, sinks={stream: (self._taps[stream],) for stream in graph.streams})
 
-    def _start(self) -> Driver:
+    def _start(self, *, begins: bool = False) -> Driver:
         """A driver, and all that was lost with the last one, anew."""
         self.store.close()
         if self._options.lmdb:
@@ -164,6 +164,7 @@ class Engine:
             due_limit=options.due_limit,
             compact_below=4_000 if options.compact else 0,
             step_budget=options.budget or math.inf,
+            begins=begins,
         )
         if self._begin is None:
             self._begin = driver.totals.copy()
@@ -174,6 +175,8 @@ class Engine:
     def step(self, step: Step) -> None:
         """Runs the epochs of a step, until nothing is due any more."""
         nodes = self.case.at(step.number)
+        if step.reopen and self.driver is not None:
+            self._close(self.driver)
         driver = self.driver
         if driver is None or step.crash or nodes != self._nodes:
             self._nodes = nodes
@@ -198,6 +201,20 @@ class Engine:
         self._epochs(drain=False, fault=step.fault)
         if step.drain and self.driver is not None and self.driver.held:
             self._epochs(drain=True, fault=step.fault)
+
+    def _close(self, driver: Driver) -> None:
+        """Ends a run, and begins the next one on the same store."""
+        if all(
+            mark == mw.MAX_TIME for injector in self._injectors.values() for mark in injector.marks.values()
+        ):
+            while (plan := driver.next_plan_to_the_end()) is not None:
+                driver.run(plan, self._tasks)
+            driver.conclude()
+            found = driver.sources.by_stream()
+            for source in self.case.sources:
+                injector = self._injectors[source.name]
+                injector.marks = dict.fromkeys(injector.marks, found[source.stream])
+        self._start(begins=True)
 
     def _epochs(self, *, drain: bool, fault: int) -> None:
         for turn in range(_MOST_EPOCHS):

@@ -125,6 +125,7 @@ class Reference:
         self._percentiles: set[float] = {EXACT}
         self._arrived: dict[str, list[Record]] = {}
         self._arrivals = 0
+        self._newest: dict[str, int] = {}
         self.become(nodes)
 
     def become(self, specs: Iterable[NodeSpec]) -> None:
@@ -164,9 +165,25 @@ class Reference:
         self._arrived = {name: [] for name in self.nodes}
         for sent in records:
             record = Record(value_of(sent.n), sent.timestamp, sent.key, id=sent.id)
-            self._carry(self.sources[sent.source].stream, record)
+            stream = self.sources[sent.source].stream
+            self._newest[stream] = max(self._newest.get(stream, MIN_TIME), sent.timestamp)
+            self._carry(stream, record)
         for node in self.nodes.values():
             self._run(node, drain=drain)
+
+    def reopen(self) -> None:
+        """Ends the run, and begins the next one (semantics 9); one that has not come to its end goes on."""
+        if any(mark < MAX_TIME for mark in self.marks.values()):
+            return
+        for source, partition in self.marks:
+            newest = self._newest.get(self.sources[source].stream, MIN_TIME)
+            self.marks[source, partition] = newest if newest == MIN_TIME else newest + 1
+        for node in self.nodes.values():
+            node.input = self._reached(node, node.spec.watermark)
+            node.lows = {percentile: self._reached(node, percentile) for percentile in self._percentiles}
+            for key in node.keys.values():
+                key.holds.clear()
+            node.keys = {name: key for name, key in node.keys.items() if key.row}
 
     def watermark(self, sender: str, percentile: float) -> int:
         """The low watermark that somebody writes streams with."""
