@@ -182,5 +182,7 @@ class _Walk:
         if holder is None:
             return Step(who, low, "idle", "no partition holds it: it moves on with the next record")
         partition, mark, why = holder
+        if partition is None:
+            return Step(who, low, "end", f"it {why}, and goes on from here")
         text = f"partition {partition!r} {why}" + ("" if mark == MIN_TIME else f", at {format_time(mark)}")
         return Step(who, low, "partition", text, time=mark, partition=partition)

@@ -145,11 +145,11 @@ class Sources:
     def _lower(self, sources: Iterable[Source]) -> set[str]:
         lowered = set()
         for source in sources:
-            newest = self._newest(source.stream)
-            for name in self.watermarks:
-                if is_of(name, injector_name(source.name)):
-                    self.watermarks[name] = MIN_TIME if newest == MIN_TIME else min(newest + 1, MAX_TIME)
-            lowered.add(injector_name(source.name))
+            newest, who = self._newest(source.stream), injector_name(source.name)
+            mark = MIN_TIME if newest == MIN_TIME else min(newest + 1, MAX_TIME)
+            self.watermarks |= {name: mark for name in self.watermarks if is_of(name, who)}
+            self.holders[who] = [None, mark, "was read to its end by the last run"]
+            lowered.add(who)
         return lowered
 
     def _newest(self, stream: str) -> int:
