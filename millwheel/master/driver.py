@@ -23,6 +23,7 @@ from millwheel.master.executor import Executor
 from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Journal, Partition
 from millwheel.master.layout import Change, Layout
+from millwheel.master.marks import interval_mark
 from millwheel.master.observer import Observer
 from millwheel.master.planning import due_everywhere
 from millwheel.master.roster import enrol
@@ -34,7 +35,7 @@ from millwheel.model.injector import Injector
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Store
-from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
+from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
@@ -46,7 +47,7 @@ logger = logging.getLogger("millwheel")
 
 _ELSEWHERE = -1  # the first tablet of no interval
 
-_DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
+DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
 
 
 _AROUND = 2.0  # times what the hooks of an epoch take: with what is around them, about
@@ -68,7 +69,7 @@ class Driver:
         target: float = 1.0,
         longest: float | None = None,
         follow: bool = False,
-        due_limit: int = _DUE_LIMIT,
+        due_limit: int = DUE_LIMIT,
         max_skew: int | None = None,
         step_budget: float | None = None,
         compact_below: int = 4_000,
@@ -127,10 +128,14 @@ class Driver:
             raise
         self._caught_up_first = graph.behind(graph.replays)
         self._recovering = found.plan
-        self._drained = False
         self._holds_ended = 0
         self._closes = closes
         self._begins = begins
+        self._draining = found.draining
+        """Whether the last epoch did not heed holds: one that continues it does not either."""
+        self._drained = found.draining and self.authority.unfinished
+        self._at_rest = False
+        """Whether an epoch that drains has moved nothing, so that no other one will."""
         self._started = False
 
     def _open(self, follow: bool) -> None:
@@ -186,30 +191,33 @@ class Driver:
         An epoch that drains does not heed holds any more (semantics 9); one over the skew reads on where
         the limit has brought everything to a stand. Without ``read`` only what is in flight is finished,
         with the watermarks as they are.
+
+        An epoch that left something is continued before anything else happens (semantics 15): nothing new
+        is read, and neither the injectors' watermarks nor the wall time move.
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
             self._now = max(self._now, plan.now)
             self._recovering = None
             return plan
-        now = self.now()
-        if read or not self.sources.polled:
+        wait, left = self.authority.more_due, self.authority.left
+        continued = wait or left > 0
+        now = self._now if continued else self.now()
+        if (read and not continued) or not self.sources.polled:
             self.sources.poll(now)
         if self._begins:
             self._reopen()
-        wait = self.authority.more_due  # due timers come before new records
-        left = self.authority.left
         ranges: list[Range] = []
-        if read and not wait and left <= self.sizer.bound:
+        if read and not continued:
             ceiling = MAX_TIME if over_skew else self._ceiling()
             ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
-        marks = self.sources.marks(ranges, now)
+        marks = self.sources.committed() if continued else self.sources.marks(ranges, now)
         due = False
         if not ranges:
             reached = {name: mark.watermark() for name, mark in marks.items()}
             due = self.authority.makes_due(reached)
             wall = read and self.authority.next_wall <= now
-            idle = not (due or wait or left or drain or force or wall)
+            idle = not (due or continued or drain or force or wall)
             if idle and self.layout.settled:
                 self.authority.pass_on(reached)
                 self._note_watermarks(reached)
@@ -233,7 +241,7 @@ class Driver:
             lows={**self.authority.lows, **self.authority.percentiles},
             holds=self._holds(),
             compact=compact,
-            drain=drain,
+            drain=drain or (continued and self._draining),
             budget=max(_STEP_BUDGET, self.sizer.aim) if self._step_budget is None else self._step_budget,
             due_limit=self._due_limit,
             ends_holds=ends_holds,
@@ -271,6 +279,7 @@ class Driver:
         """
         self._begins = False
         lowered = self.sources.reopen()
+        self._draining = self._draining and not lowered  # event time goes on, and holds count again
         if self.authority.lower(self.sources.watermarks, lowered) or lowered:
             self._journal_commit([])
 
@@ -386,18 +395,8 @@ class Driver:
                 fired += node.timers
                 if node.filter_bytes:
                     self._filters[name, report.first] = (node.filter_bytes, node.filter_error)
-                mark = IntervalMark(
-                    report.sequencer,
-                    node.input,
-                    node.low,
-                    node.next_timer,
-                    node.next_wall,
-                    node.oldest_hold,
-                    node.more_due,
-                    node.counters,
-                    node.percentiles,
-                    node.left,
-                    *self._filters.get((name, report.first), (0, 0.0)),
+                mark = interval_mark(
+                    report.sequencer, node, self._filters.get((name, report.first), (0, 0.0))
                 )
                 self.authority.report(name, report.first, mark)
                 self._holds_ended += node.holds_ended
@@ -413,10 +412,13 @@ class Driver:
         self._filters = {
             place: found for place, found in self._filters.items() if place[1] in layout[place[0]]
         }
+        stood = self.authority.marks()
         self.authority.publish(layout)
         self.authority.pass_on(self.sources.watermarks)
         self.epoch = plan.epoch
+        self._draining = plan.drain
         self._drained = self._drained or plan.drain
+        self._at_rest = plan.drain and not self.authority.unfinished and self.authority.marks() == stood
         self.layout.ran(plan)
         self._journal_commit(changed)
         self.sources.tell(changed)
@@ -434,13 +436,14 @@ class Driver:
             self.sources.holders,
             partitions,
             self.observer.notes() if self.observer is not None else (),
+            draining=self._draining,
         )
 
     @property
     def settled(self) -> bool:
         """Whether nothing is due without new input: no timer was left, and none becomes due by what
         the intervals of the last epoch did not know of each other yet."""
-        if self.authority.more_due or self.authority.left:
+        if self.authority.unfinished:
             return False
         return not self.authority.makes_due(self.sources.watermarks)
 
@@ -457,7 +460,7 @@ class Driver:
     @property
     def held(self) -> bool:
         """Whether something keeps the watermarks from their end though the injectors are exhausted."""
-        return not self._drained and any(low < MAX_TIME for low in self.authority.lows.values())
+        return not self._at_rest and any(mark < MAX_TIME for mark in self.authority.marks().values())
 
     @property
     def _unreleased(self) -> int:

@@ -26,7 +26,8 @@ from millwheel.store.layout import (
 )
 from millwheel.store.row import decode_row
 
-_NEXT_TIMER, _OLDEST_HOLD, _LEFT = 3, 5, 9  # where an interval's mark has them, in the journal
+# Where an interval's mark has them, in the journal.
+_NEXT_TIMER, _OLDEST_HOLD, _MORE_DUE, _LEFT = 3, 5, 6, 9
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def explain(store: Store, name: str) -> Explanation:
     if commit is None:
         step = Step(name, MIN_TIME, "input", "no epoch has been committed yet: nobody has spoken")
         return Explanation(name, MIN_TIME, [step])
-    _, _, watermarks, sources, _, _, holders = unpack(commit)
+    _, _, watermarks, sources, _, _, holders, *_ = unpack(commit)
     walk = _Walk(store, shape, unpack(numbers), watermarks, sources, holders)
     steps = walk.from_computation(name)
     return Explanation(name, steps[0].low_watermark, steps)
@@ -119,6 +120,8 @@ class _Walk:
         if left:
             text = f"a slow step has left {left:,} records to the next epoch"
             return [Step(name, low, "records", text)]
+        if any(mark[_MORE_DUE] for mark in intervals.values()):
+            return [self._own_work(name, low, KIND_WATERMARK, intervals)]
         timer = min((mark[_NEXT_TIMER] for mark in intervals.values()), default=MAX_TIME)
         hold = min((mark[_OLDEST_HOLD] for mark in intervals.values()), default=MAX_TIME)
         if min(timer, hold) < reached or min(timer, hold) <= low:

@@ -62,6 +62,8 @@ class Recovered:
     """The intervals that the watermarks are of; empty where they are of several layouts."""
     holders: dict[str, list[Any]] = field(default_factory=dict)
     """By injector: the partition that holds its watermark, where, and why."""
+    draining: bool = False
+    """Whether the last epoch did not heed holds: one that continues it does not either."""
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
     """An epoch that was started and not committed: it is run again, as it was planned."""
@@ -190,9 +192,11 @@ class Journal:
         holders: dict[str, list[Any]],
         partitions: Iterable[tuple[str, str, Partition]],
         notes: Iterable[tuple[bytes, bytes]] = (),
+        *,
+        draining: bool = False,
     ) -> None:
         """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
-        puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout, holders]))]
+        puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout, holders, draining]))]
         for source, partition, state in partitions:
             value = pack([state.offset, state.watermark, state.newest])
             puts.append((b"o" + pack([source, partition]), value))

@@ -213,6 +213,13 @@ class Sources:
             marks[name] = self._mark(source, reading, now, set())
         return marks
 
+    def committed(self) -> dict[str, SourceMark]:
+        """What each injector vouched for in the last epoch, for one that continues it."""
+        return {
+            name: SourceMark(watermark, MAX_TIME, MIN_TIME, None, False)
+            for name, watermark in self.watermarks.items()
+        }
+
     def _pending(self, source: Source) -> Iterable[tuple[int, int, str]]:
         """Of each partition: where it stands, how many records of it wait, its name."""
         injector, slack = source.injector, source.injector.slack

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from millwheel.errors import PipelineError
-from millwheel.master.driver import Driver
+from millwheel.master.driver import DUE_LIMIT, Driver
 from millwheel.master.explain import Explanation, explain
 from millwheel.master.local import LocalExecutor
 from millwheel.master.status import Report
@@ -76,10 +76,20 @@ class Harness:
     {'n': 2}
     """
 
-    def __init__(self, pipeline: Pipeline, *, seed: int = 0, slots: int = 1) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        seed: int = 0,
+        slots: int = 1,
+        due_limit: int = DUE_LIMIT,
+        step_budget: float = math.inf,
+    ) -> None:
         self._graph, self._sent, self._taps = _stand_in(pipeline)
         self._store = MemoryStore(1 << (slots - 1).bit_length())
         self._slots = slots
+        self._due_limit = due_limit
+        self._step_budget = step_budget
         self._order = random.Random(seed)
         self._wall = 0
         self._nested = 0
@@ -94,8 +104,9 @@ class Harness:
             slots=self._slots,
             clock=lambda: self._wall,
             owner="the harness",
-            step_budget=math.inf,
             begins=begins,
+            step_budget=self._step_budget,
+            due_limit=self._due_limit,
         )
         worker = Worker(self._graph, self._driver.numbers, self._store, self._order)
         self._executor = LocalExecutor(worker)
@@ -251,7 +262,7 @@ class Harness:
         try:
             yield
             self._run_once()
-            if self._draining and self._driver.held:
+            while self._draining and self._driver.held:
                 self._run_once(drain=True)
         except BaseException:
             self._wall = wall
@@ -272,7 +283,7 @@ class Harness:
         return [sink for sink in sinks if isinstance(sink, Collect)]
 
     def _run_once(self, *, drain: bool = False) -> None:
-        """One epoch, and those that take up the due timers which it left."""
+        """One epoch, and those that take up what it left."""
         while True:
             plan = self._driver.next_plan(drain=drain, force=True)
             assert plan is not None

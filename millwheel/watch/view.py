@@ -216,6 +216,7 @@ class _View:
                 self._totals,
                 _,
                 self._holders,
+                *_,
             ) = unpack(commit)
         self._levels = _levels(unpack(topology)[0] if topology is not None else [], shape)
         self._before = window(samples, now, RATE_WINDOW)

@@ -106,10 +106,12 @@ class WatermarkAuthority:
     def _passed_on(
         self, sources: dict[str, int]
     ) -> tuple[dict[str, int], dict[str, int], dict[str, int]] | None:
+        if self.unfinished:  # what was left may yet produce what is on time now
+            return self.inputs, self.lows, self.percentiles
         inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
         known = {**sources}
         for name in self._graph.nodes:
-            if name in self._waiting or any(mark.left for mark in self._intervals[name].values()):
+            if name in self._waiting:
                 known[name] = lows[name]
                 known |= {variant(name, p): percentiles[variant(name, p)] for p in self._graph.percentiles}
                 continue
@@ -179,6 +181,16 @@ class WatermarkAuthority:
     def more_due(self) -> bool:
         """Whether an epoch left due timers to the next one."""
         return any(mark.more_due for marks in self._intervals.values() for mark in marks.values())
+
+    def marks(self) -> dict[tuple[str, bool], int]:
+        """Every input watermark (True) and low watermark (False), by computation."""
+        inputs = {(name, True): mark for name, mark in self.inputs.items()}
+        return inputs | {(name, False): mark for name, mark in self.lows.items()}
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an epoch left something to the next one, which continues it."""
+        return self.more_due or self.left > 0
 
     @property
     def left(self) -> int:

@@ -222,6 +222,8 @@ class Frame:
     """What the injecting task has for sinks: written by its receiver, once nothing can fail before it."""
     error: Any = None
     """An exception, pickled if it is to travel: nobody behind it does any work, the driver raises it."""
+    unfinished: list[str] = field(default_factory=list)
+    """Computations that have not done all of the epoch: the next one continues it."""
 
     def to_bytes(self) -> bytes:
         """For the carrier."""

@@ -53,8 +53,12 @@ class KeyedRun:
         seen: SeenIds,
         tablets: Tablets,
         budget: Budget,
+        *,
+        fires: bool = True,
     ) -> None:
+        """Without ``fires`` no timer does: of a sender's records for this epoch more are to come."""
         self._context = context
+        self._fires = fires
         self._prefix = row_prefix(number)
         self._before = before
         self._after = after
@@ -82,7 +86,9 @@ class KeyedRun:
     ) -> None:
         """Every key that has records or a due timer."""
         context, report = self._context, self.report
-        due, report.more_due = self._tablets.due(snapshot, self._after, self._now, due_limit)
+        due: list[bytes] = []
+        if self._fires:
+            due, report.more_due = self._tablets.due(snapshot, self._after, self._now, due_limit)
         parts = [(part, keys) for part, keys in _with_due(arrivals.parts(), due) if part or keys]
         if not parts:
             return
@@ -135,7 +141,7 @@ class KeyedRun:
         """
         context, tablets, budget = self._context, self._tablets, self._budget
         attributes, begin, encoded_state = context.attributes, context.begin, context.encoded
-        prefix, after, now = self._prefix, self._after, self._now
+        prefix, after, now, fires = self._prefix, self._after, self._now, self._fires
         puts, deletes = self.puts, self.deletes
         versioned, version = self._version != 1, 1
         for (suffix, key), row in zip(keys.items(), rows, strict=True):
@@ -166,7 +172,9 @@ class KeyedRun:
             earliest = min(timers.values()) if timers else None
             if reached < len(mine):
                 self.left += mine[reached:]  # its timers come behind its records
-            elif (earliest is not None and earliest <= after) or (wall and min(wall.values()) <= now):
+            elif fires and (
+                (earliest is not None and earliest <= after) or (wall and min(wall.values()) <= now)
+            ):
                 self._fire(timers, wall)
                 earliest = min(timers.values()) if timers else None
 

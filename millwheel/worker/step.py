@@ -19,9 +19,9 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import FencedError
@@ -57,14 +57,16 @@ class Outcome:
     sections: list[tuple[int, int, bytes]]
     batches: list[bytes]
     report: dict[str, Any]
+    unfinished: list[str] = field(default_factory=list)
+    """Computations that have not done all of the epoch here: it is continued by the next one."""
 
     def without_productions(self) -> Outcome:
         """All that a weak level keeps: by the time that it commits, everybody has its productions."""
-        return Outcome(self.lows, [], [], self.report)
+        return Outcome(self.lows, [], [], self.report, self.unfinished)
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
-        return pack_plain([self.lows, self.sections, self.batches, self.report])
+        return pack_plain([self.lows, self.sections, self.batches, self.report, self.unfinished])
 
     @staticmethod
     def from_bytes(data: bytes) -> Outcome:
@@ -121,16 +123,18 @@ class Worker:
         watermarks: dict[str, int],
         sections: list[Section],
         *,
+        unfinished: Collection[str] = (),
         defer: bool = False,
     ) -> Outcome:
         """Runs one interval, or answers from its checkpoint.
 
-        With ``defer`` the write waits, as that of a weak level does, until somebody takes it: then the
-        productions must not leave the process before it is made.
+        ``unfinished`` are the senders that will go on with this epoch in the next one. With ``defer`` the
+        write waits, as that of a weak level does, until somebody takes it: then the productions must not
+        leave the process before it is made.
         """
         while True:
             try:
-                return self._step(plan, level, index, watermarks, sections, defer=defer)
+                return self._step(plan, level, index, watermarks, sections, unfinished, defer=defer)
             except SnapshotLost:  # nothing is written; and the store is waited for no longer than it says
                 continue
 
@@ -141,12 +145,13 @@ class Worker:
         index: int,
         watermarks: dict[str, int],
         sections: list[Section],
+        unfinished: Collection[str],
         *,
         defer: bool,
     ) -> Outcome:
         interval = plan.intervals[level - 1][index]
         shard = self.store.shards[interval.shard]
-        attempt = _Attempt(self, plan, level, index)
+        attempt = _Attempt(self, plan, level, index, unfinished)
         with shard.snapshot() as snapshot:
             snapshot.prefetch(not_kept(self.cache, attempt.ranges()))
             found = _interval_state(snapshot.get, plan, level, interval)
@@ -267,8 +272,13 @@ def _checkpoint(snapshot: Snapshot, level: int, interval: Interval) -> Outcome:
 class _Attempt:
     """One attempt at one step: pending changes in memory, nothing in the store."""
 
-    def __init__(self, worker: Worker, plan: Plan, level: int, index: int) -> None:
+    def __init__(
+        self, worker: Worker, plan: Plan, level: int, index: int, unfinished: Collection[str]
+    ) -> None:
         self._worker = worker
+        self._unfinished = set(unfinished)
+        """Who has not done all of this epoch: in levels before anywhere, in this level in this interval."""
+        self._left_over: list[str] = []
         self._plan = plan
         self._level = level
         self._interval = plan.intervals[level - 1][index]
@@ -315,7 +325,8 @@ class _Attempt:
         report.streams = self._router.streams
         report.failed = self._router.failed
         report.seconds = time.perf_counter() - started
-        return Outcome(lows, self._router.sections, self._router.batches, report.to_value())
+        value = report.to_value()
+        return Outcome(lows, self._router.sections, self._router.batches, value, self._left_over)
 
     def _arrivals(
         self, name: str, snapshot: Snapshot, sections: list[Section]
@@ -367,7 +378,10 @@ class _Attempt:
             for p in (EXACT, *graph.percentiles)
         }
         reached[EXACT] = min(reached[EXACT], self._held(name))
-        now_at = max(reached[graph.nodes[name].watermark], before)
+        # Behind a sender that has not done all of the epoch no clock moves, and no timer fires: in an epoch,
+        # records come first (semantics 5), and more of them will.
+        waits = not self._unfinished.isdisjoint(graph.senders(name))
+        now_at = before if waits else max(reached[graph.nodes[name].watermark], before)
         mine = range(self._interval.first, self._interval.last)
         for edge in worker._edges[name]:
             for columns in self._router.local.pop(edge.index, ()):
@@ -392,6 +406,7 @@ class _Attempt:
             seen,
             tablets,
             self._budget,
+            fires=not waits,
         )
         report = run.report
         if plan.ends_holds:
@@ -401,12 +416,15 @@ class _Attempt:
             self._deletes += ended.deletes
         else:
             run.run(snapshot, arrivals, plan.due_limit, worker._order)
-        report.input = before if report.left else now_at  # what was left is not late when its turn comes
+        unfinished = report.more_due or report.left > 0 or waits
+        if unfinished:
+            self._unfinished.add(name)
+            self._left_over.append(name)
+        report.input = before if unfinished else now_at  # what was left is not late when its turn comes
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
         oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)
         if graph.nodes[name].watermark == EXACT:
             reached[EXACT] = now_at
-        unfinished = report.more_due or report.left > 0
         if unfinished:
             # What was left may yet produce, and stamp it with anything that was not late before the epoch.
             oldest = reached[EXACT] = MIN_TIME

@@ -101,12 +101,17 @@ def run_level(
             section = unpack_section(data)
             by_interval.setdefault(section.interval, []).append(section)
     lows: dict[str, int] = {}
+    unfinished = {name for frame in arrived for name in frame.unfinished}
+    left_over = set(unfinished)
     try:
         for index, interval in enumerate(plan.intervals[level - 1]):
             if interval.slot != slot:
                 continue
             own = by_interval.get(index, [])
-            outcome = worker.step(plan, level, index, watermarks, own, defer=held is not None)
+            outcome = worker.step(
+                plan, level, index, watermarks, own, unfinished=unfinished, defer=held is not None
+            )
+            left_over.update(outcome.unfinished)
             for name, low in outcome.lows.items():
                 lows[name] = min(lows.get(name, low), low)
             for later, target, section_bytes in outcome.sections:
@@ -125,6 +130,7 @@ def run_level(
         return _failed(frames, error, dumps)
     for frame in frames:
         frame.watermarks = {**watermarks, **lows}
+        frame.unfinished = sorted(left_over)
     return frames
 
 

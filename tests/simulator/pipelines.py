@@ -225,6 +225,15 @@ def held() -> mw.Pipeline:
     return p
 
 
+def held_apart() -> mw.Pipeline:
+    """The same with the windows behind a shuffle: a hold of any interval counts there in the same epoch."""
+    p = mw.Pipeline("held apart")
+    p.inject("words", Parts(1))
+    p.add(Holds(), inputs={"words": mw.by("word")}, outputs=["pairs"])
+    p.add(Pairs(), inputs={"pairs": lambda record: record.key}, outputs=["windows"])
+    return p
+
+
 class Extra(mw.Computation):
     """Comes and goes; counts what it gets."""
 

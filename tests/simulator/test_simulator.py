@@ -24,6 +24,7 @@ _CASES = [
     (pipelines.weak, None),
     (pipelines.weak_then_strong, None),
     (pipelines.held, None),
+    (pipelines.held_apart, None),
 ]
 _PARTS = 2  # so that progress is seen; in the second one, a few records are many, and are sent by tablet
 
