@@ -29,6 +29,9 @@ nightly: setup ## Compare 20,000 random pipelines with the reference.
 lint: $(STAMP) ## Check format, style and types.
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
+docs: setup ## Build the site of the docs into artifacts/site; a broken link is an error.
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]' && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
 bench: setup ## Measure: every figure, and the field; writes artifacts/bench.
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]' && $(BIN)/python -m benchmarks
 
