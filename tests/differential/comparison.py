@@ -190,12 +190,13 @@ def _writers(case: Case) -> dict[str, NodeSpec | None]:
 
 def _essence(record: Record) -> tuple[str, int, bytes]:
     """A record but for what no two runs have alike: a traceback."""
-    value = record.value
-    if isinstance(value, dict) and "traceback" in value:
-        value = [value["stream"], value["value"], value["id"]]
-        if isinstance(value[1], dict) and "traceback" in value[1]:
-            value[1] = [value[1]["stream"], value[1]["value"]]
-    return record.key, record.timestamp, pack(value)
+    return record.key, record.timestamp, pack(_without_traceback(record.value))
+
+
+def _without_traceback(value: Any) -> Any:
+    if not isinstance(value, dict) or "traceback" not in value:
+        return value
+    return [value["stream"], _without_traceback(value["value"]), value["id"]]
 
 
 def _by_key(records: list[Record]) -> dict[str, list[Any]]:

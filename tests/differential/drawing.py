@@ -34,7 +34,9 @@ def draw(seed: int) -> Case:
         steps = tuple(replace(step, rush=step != steps[-1] and chance.random() < 0.5) for step in steps)
     nodes = _come_and_go(chance, nodes, len(steps))
     options = _options(chance, cut)
-    if lags(nodes):
+    if lags(nodes) and cut:
+        nodes = _without_timers_behind_holds(nodes)
+    elif lags(nodes):
         if chance.random() < 0.5:
             options = replace(options, slots=1, shards=1)
             steps = tuple(replace(step, slots=0, layout=0) for step in steps)
@@ -100,6 +102,17 @@ def lags(nodes: tuple[NodeSpec, ...]) -> bool:
     return any(
         how == "by_key" and stream in made for node in nodes for stream, how in node.inputs.items()
     ) and any(node.watermark < 1 for node in nodes)
+
+
+def _without_timers_behind_holds(nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+    """What shares a level with others only forwards: so it does not matter when it hears of a hold."""
+    made = {stream for node in nodes for stream in node.streams}
+    found = []
+    for node in nodes:
+        if any(how == "by_key" and stream in made for stream, how in node.inputs.items()):
+            node = replace(node, kind="forward", holds=False, combine="", in_order=False)
+        found.append(node)
+    return tuple(found)
 
 
 def _come_and_go(chance: random.Random, nodes: tuple[NodeSpec, ...], steps: int) -> tuple[NodeSpec, ...]:

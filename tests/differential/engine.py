@@ -207,6 +207,7 @@ class Engine:
         if all(
             mark == mw.MAX_TIME for injector in self._injectors.values() for mark in injector.marks.values()
         ):
+            self._tasks.begin(0)
             while (plan := driver.next_plan_to_the_end()) is not None:
                 driver.run(plan, self._tasks)
             driver.conclude()

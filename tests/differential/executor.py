@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ class Killed(BaseException):
 class _Mortal(Worker):
     """A worker that dies before, or right after, one of its steps."""
 
-    lives: float = float("inf")
+    lives: float = math.inf
 
     def step(self, *arguments: Any, **named: Any) -> Any:
         if self.lives <= 0:
@@ -56,8 +57,8 @@ class Tasks:
     def begin(self, fault: int) -> None:
         """The next epoch, and what goes wrong in it."""
         self._fault = random.Random(fault) if fault else None
-        if self._fault is not None:
-            self._worker.lives = self._fault.choice((0, 1, 1.5, 2, 2.5, 3, float("inf")))
+        lives = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, math.inf)
+        self._worker.lives = self._fault.choice(lives) if self._fault is not None else math.inf
 
     def execute(self, plan: Plan) -> list[Frame]:
         frames = self._run(plan)
