@@ -41,7 +41,7 @@ class JsonLines(Sink):
         return f"JsonLines({os.fspath(self._path)!r})"
 
     def open(self) -> None:
-        Staging(self._path).open()
+        Staging(self._path, repr(self)).open()
 
     def begin(self, origin: str, epoch: int) -> None:
         segments(self._path).begin(origin, epoch, self._file_size)
@@ -54,7 +54,7 @@ class JsonLines(Sink):
         self, epoch: int, shard: int, keys: Sequence[str], timestamps: Sequence[int], values: Sequence[Any]
     ) -> bool:
         if keys:
-            Staging(self._path).put(epoch, shard, _lines(keys, timestamps, values))
+            Staging(self._path, repr(self)).put(epoch, shard, _lines(keys, timestamps, values))
         return True
 
     def commit(self, epoch: int) -> None:

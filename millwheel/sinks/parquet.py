@@ -66,7 +66,7 @@ class Parquet(Sink):
         return f"Parquet({os.fspath(self._path)!r})"
 
     def open(self) -> None:
-        Staging(self._path).open()
+        Staging(self._path, repr(self)).open()
 
     def begin(self, origin: str, epoch: int) -> None:
         _publisher(self._path).begin(origin, epoch, self._every, self._rows)
@@ -91,7 +91,7 @@ class Parquet(Sink):
         buffer = io.BytesIO()
         with arrow.ipc.new_stream(buffer, self._schema) as writer:
             writer.write_batch(arrow.record_batch(arrays, schema=self._schema))
-        Staging(self._path).put(epoch, shard, buffer.getvalue())
+        Staging(self._path, repr(self)).put(epoch, shard, buffer.getvalue())
 
     def _column(self, arrow: Any, field: Any, records: Sequence[Record]) -> Any:
         try:
@@ -114,21 +114,25 @@ class Publisher:
 
     1. The files are written below the hidden folder, durably. A crash leaves them to be removed.
     2. The state is saved: through which epoch, and where each file belongs. From here on they are published.
-    3. They are moved to their places, and the batches are dropped. A crash is mended by moving the rest.
+    3. They are moved to their places, and the batches are dropped. After a crash or a full disk the rest is
+       moved before anything else is published.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._staging = Staging(folder)
-        self._later = Later(_EVERY, self._publish)
+        self._staging = Staging(folder, f"Parquet({os.fspath(folder)!r})")
+        self._later = Later(_EVERY, self._publish_later)
         self._rows = _ROWS
         self._origin = ""
         self._through = 0
         self._committed = 0
+        self._published: tuple[int, list[list[str]]] | None = None
+        """Through which epoch files are published that are not all in their places yet, and which."""
 
     def begin(self, origin: str, epoch: int, every: float, rows: int) -> None:
         """Takes over from the last driver, and finishes what it began."""
-        with self._later.lock:
+        with self._later.lock, self._staging.writing():
+            self._published = None
             self._later.seconds, self._rows = every, rows
             state = self._staging.take()
             self._move(state.get("moves", []))
@@ -143,8 +147,8 @@ class Publisher:
             self._publish()
 
     def commit(self, epoch: int) -> None:
-        """Publishes what an epoch has staged, soon."""
-        with self._later.lock:
+        """Publishes what an epoch has staged, soon. Where that fails, it stays staged."""
+        with self._later.lock, self._staging.writing():
             if epoch <= self._committed:
                 return
             self._committed = epoch
@@ -160,13 +164,18 @@ class Publisher:
 
     def close(self) -> None:
         """Publishes all that is committed."""
-        with self._later.lock:
+        with self._later.lock, self._staging.writing():
             self._later.cancel()
             if self._origin:
                 self._publish()
                 self._origin = ""
 
+    def _publish_later(self) -> None:
+        with self._staging.writing():
+            self._publish()
+
     def _publish(self) -> None:
+        self._finish()
         arrow = _import()
         batches = self._staging.batches(self._through, self._committed)
         if batches:
@@ -174,25 +183,44 @@ class Publisher:
                 arrow.ipc.open_stream(item.path.read_bytes()).read_all() for item in batches
             )
             name = f"part-{self._origin[:8]}-{batches[0].epoch:010d}-{batches[-1].epoch:010d}.parquet"
-            moves = [
-                [self._write(arrow, part, f"{number}.parquet"), f"{place}/{name}"]
-                for number, (place, part) in enumerate(_parts(arrow, table))
-            ]
-            state = {"origin": self._origin, "through": self._committed, "moves": moves}
-            self._staging.save(state)
-            self._move(moves)
-        self._staging.save({"origin": self._origin, "through": self._committed, "moves": []})
-        self._through = self._committed
-        self._staging.drop(self._committed)
+            moves = self._write_all(arrow, table, name)
+            self._staging.save({"origin": self._origin, "through": self._committed, "moves": moves})
+            self._published = self._committed, moves
+        else:
+            self._published = self._committed, []
+        self._finish()
 
-    def _write(self, arrow: Any, table: Any, name: str) -> str:
+    def _finish(self) -> None:
+        """Moves what is published to its places: also what an attempt that failed has left."""
+        if self._published is None:
+            return
+        through, moves = self._published
+        self._move(moves)
+        self._staging.save({"origin": self._origin, "through": through, "moves": []})
+        self._through = through
+        self._staging.drop(through)
+        self._published = None
+
+    def _write_all(self, arrow: Any, table: Any, name: str) -> list[list[str]]:
+        """Writes the files of a table; all of them, or none stays. Returns where each belongs."""
+        moves: list[list[str]] = []
+        try:
+            for place, part in _parts(arrow, table):
+                moves.append([f"{len(moves)}.parquet", f"{place}/{name}"])
+                self._write(part, moves[-1][0])
+        except OSError:
+            for written, _ in moves:
+                (self._folder / ".staged" / written).unlink(missing_ok=True)
+            raise
+        return moves
+
+    def _write(self, table: Any, name: str) -> None:
         from pyarrow import parquet
 
         path = self._folder / ".staged" / name
         parquet.write_table(table, path)
         with open(path, "rb") as file:
             os.fsync(file.fileno())
-        return name
 
     def _move(self, moves: Sequence[Sequence[str]]) -> None:
         for name, place in moves:

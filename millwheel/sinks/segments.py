@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
-from millwheel.sinks.staging import Later, Staging, sync_folder
+from millwheel.sinks.staging import Later, Staging, sync_folder, write_all
 
 _SYNC_AFTER = 1.0  # seconds that batches stay staged: a disk is not made to sync twice in each epoch
 _NAME = re.compile(r"part-(\d{10})\.jsonl")
@@ -24,19 +24,19 @@ class Segments:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._staging = Staging(folder)
-        self._later = Later(_SYNC_AFTER, self._sync)
+        self._staging = Staging(folder, f"JsonLines({os.fspath(folder)!r})")
+        self._later = Later(_SYNC_AFTER, self._sync_later)
         self._origin = ""
         self._file_size = 0
         self._number = 0
         self._length = 0
         self._through = 0
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._dirty = False
 
     def begin(self, origin: str, epoch: int, file_size: int) -> None:
         """Takes over from the last driver, and adds what it left."""
-        with self._later.lock:
+        with self._later.lock, self._staging.writing():
             self._close_file()
             state = self._staging.take()
             self._origin, self._file_size, self._dirty = origin, file_size, True
@@ -70,13 +70,12 @@ class Segments:
     def _add(self, data: bytes) -> None:
         file = self._open()
         file.seek(self._length)  # not at the end, wherever another driver has brought that
-        file.write(data)
-        file.flush()
+        write_all(file, data)
         self._length += len(data)
 
     def commit(self, epoch: int) -> None:
-        """Adds what an epoch has staged."""
-        with self._later.lock:
+        """Adds what an epoch has staged. Where that fails, it stays staged, and the next driver adds it."""
+        with self._later.lock, self._staging.writing():
             if epoch <= self._through:
                 return
             data = self._staged(epoch)
@@ -94,21 +93,27 @@ class Segments:
 
     def close(self) -> None:
         """Makes all durable."""
-        with self._later.lock:
+        with self._later.lock, self._staging.writing():
             self._later.cancel()
-            self._sync()
-            self._close_file()
+            try:
+                self._sync()
+            finally:
+                self._close_file()
 
     def _staged(self, epoch: int) -> bytes:
         return b"".join(item.path.read_bytes() for item in self._staging.batches(self._through, epoch))
 
-    def _open(self) -> IO[bytes]:
+    def _open(self) -> FileIO:
         if self._file is None:
             path = self._folder / f"part-{self._number:010d}.jsonl"
             path.touch()
-            self._file = open(path, "r+b")  # noqa: SIM115 - closed with the segment
+            self._file = FileIO(os.fspath(path), "r+b")  # past any buffer, which would write again later
             sync_folder(self._folder)
         return self._file
+
+    def _sync_later(self) -> None:
+        with self._staging.writing():
+            self._sync()
 
     def _sync(self) -> None:
         if not self._dirty:

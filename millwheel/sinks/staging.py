@@ -8,12 +8,15 @@ What an epoch that is not committed has left is written again when the epoch is 
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,24 +36,38 @@ class Staged(NamedTuple):
 class Staging:
     """Durable batches by (epoch, shard). Tasks put them; the driver alone reads and drops them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sink: str = "the sink") -> None:
         self.folder = folder
+        self._sink = sink
         self._place = folder / ".staged"
         self._owner = ""
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Names the sink, its folder and what to do where the folder cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            advice = "make room on its disk" if full else "see that it is there and may be written"
+            reason = error.strerror or error
+            raise MillWheelError(
+                f"{self._sink}: the sink's folder {self.folder} cannot be written ({reason}): {advice}, "
+                "and run again; nothing is lost"
+            ) from error
+
     def open(self) -> None:
         """Makes the folder, or says that it cannot be written."""
-        try:
+        with self.writing():
             self._place.mkdir(parents=True, exist_ok=True)
             probe = self._place / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
-        except OSError as error:
-            raise MillWheelError(f"the sink's folder {self.folder} cannot be written ({error})") from error
 
     def put(self, epoch: int, shard: int, data: bytes) -> None:
         """Leaves a batch; one that a former attempt left is replaced by the same."""
-        write_whole(self._place / f"{epoch:010d}-{shard:08d}", data)
+        with self.writing():
+            write_whole(self._place / f"{epoch:010d}-{shard:08d}", data)
 
     def batches(self, after: int, through: int) -> list[Staged]:
         """The batches of some epochs, in order."""
@@ -77,7 +94,13 @@ class Staging:
         return found
 
     def take(self) -> dict[str, Any]:
-        """Makes this driver the only one that may save; gives what the last one saved."""
+        """Makes this driver the only one that may save; gives what the last one saved.
+
+        What writers that were killed have left half written is removed.
+        """
+        for entry in list(os.scandir(self._place)):
+            if entry.name.startswith("."):
+                Path(entry.path).unlink(missing_ok=True)
         state = self.state()
         self._owner = uuid.uuid4().hex
         write_whole(self._place / "state", json.dumps({**state, "owner": self._owner}).encode())
@@ -126,6 +149,9 @@ class Later:
                 self._function()
             except FencedError as error:
                 logger.warning("%s", error)
+            except MillWheelError as error:
+                logger.warning("a sink could not publish, and will try again: %s", error)
+                self.ask()
             except Exception:  # nothing is lost: what was not published is staged
                 logger.warning("a sink could not publish, and will try again", exc_info=True)
                 self.ask()
@@ -134,12 +160,23 @@ class Later:
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file that appears whole, durably, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb", buffering=0) as file:
+            write_all(file, data)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    """Writes all of it past any buffer: after a full disk nothing is left that is written later."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def sync_folder(path: Path) -> None:

@@ -227,7 +227,8 @@ def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes
                 try:
                     _write(sink, plan.epoch, batch)
                 except Exception as error:
-                    what = f"the sink {sink!r} raised {type(error).__name__}: {error}"
+                    ours = isinstance(error, MillWheelError)  # it names the sink itself
+                    what = str(error) if ours else f"the sink {sink!r} raised {type(error).__name__}: {error}"
                     raise SinkFailure(f"stream {batch.stream!r}: {what}") from error
     return collected
 

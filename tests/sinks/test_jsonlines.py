@@ -19,7 +19,9 @@ from millwheel.sinks.jsonlines import _line, _lines
 from millwheel.sinks.segments import Segments
 from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
+from millwheel.worker.tasks import SinkFailure
 from tests.computations import Echo
+from tests.servers.disk import full_disk
 from tests.store.driving import run
 
 JsonLines = mw.sinks.JsonLines
@@ -291,25 +293,61 @@ class TestCrash:
         assert [record.value for record in sink.records()] == ["a"]
 
     def test_a_disk_that_is_full_while_an_epoch_is_added_loses_nothing(
-        self, sink: mw.sinks.JsonLines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
     ) -> None:
-        from millwheel.sinks.segments import Segments
-
         _put(sink, [_record("a")], 1)
-        sink.write(2, 0, [_record("b")])
-
-        def full(self: Any, data: bytes) -> None:
-            self._open().write(data[:5])
-            self._open().flush()
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Segments, "_add", full)
-            with pytest.raises(OSError, match="No space left"):
-                sink.commit(2)
+        sink.write(2, 0, [_record("b" * 100)] * 10)
+        with full_disk(300), pytest.raises(mw.MillWheelError) as caught:
+            sink.commit(2)
+        _names_the_sink(caught.value, "JsonLines", tmp_path / "out")
         sink.close()
         again = _begun(JsonLines(tmp_path / "out"), epoch=2)
-        assert [record.value for record in again.records()] == ["a", "b"]
+        assert [record.value for record in again.records()] == ["a", *["b" * 100] * 10]
+
+    def test_a_task_whose_disk_is_full_leaves_no_temporary_file(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        before = sorted(os.listdir(tmp_path / "out" / ".staged"))
+        with full_disk(300), pytest.raises(mw.MillWheelError) as caught:
+            sink.write(1, 0, [_record("b" * 100)] * 10)
+        _names_the_sink(caught.value, "JsonLines", tmp_path / "out")
+        assert sorted(os.listdir(tmp_path / "out" / ".staged")) == before
+        sink.write(1, 0, [_record("b")])
+        sink.commit(1)
+        assert [record.value for record in sink.records()] == ["b"]
+
+    def test_what_a_killed_task_left_half_written_is_removed_at_the_next_start(
+        self, sink: mw.sinks.JsonLines, tmp_path: Path
+    ) -> None:
+        left = tmp_path / "out" / ".staged" / ".0000000001-00000000.12345"
+        left.write_text("half")
+        sink.close()
+        _begun(JsonLines(tmp_path / "out"), epoch=0)
+        assert not left.exists()
+
+
+def _names_the_sink(error: mw.MillWheelError, sink: str, folder: Path) -> None:
+    text = str(error)
+    assert text.startswith(f"{sink}('{folder}'): the sink's folder {folder} cannot be written (")
+    assert text.endswith("make room on its disk, and run again; nothing is lost")
+
+
+def test_a_run_whose_sink_has_a_full_disk_says_so_and_the_next_one_delivers(tmp_path: Path) -> None:
+    def pipeline() -> mw.Pipeline:
+        p = mw.Pipeline("full")
+        p.inject("in", mw.injectors.Records([mw.Record(value="x" * 100, timestamp=i) for i in range(50)]))
+        p.sink("in", JsonLines(tmp_path / "out"))
+        return p
+
+    store = MemoryStore()
+    with (
+        full_disk(1_000),
+        pytest.raises(SinkFailure, match=r"^stream 'in': JsonLines.*make room on its disk"),
+    ):
+        run(pipeline(), store)
+    assert not [name for name in os.listdir(tmp_path / "out" / ".staged") if name.startswith(".")]
+    run(pipeline(), store)
+    assert len(list(JsonLines(tmp_path / "out").records())) == 50
 
 
 class TestAtomicity:
@@ -321,7 +359,7 @@ class TestAtomicity:
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", fail)
-            with pytest.raises(OSError, match="the disk went away"):
+            with pytest.raises(mw.MillWheelError, match="the disk went away"):
                 sink.write(1, 0, [_record("a")])
         sink.commit(1)
         assert list(sink.records()) == []

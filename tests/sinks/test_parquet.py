@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import millwheel as mw
 from millwheel.sinks import parquet
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
+from tests.servers.disk import full_disk
 from tests.spark.waiting import eventually
 from tests.store.driving import run
 
@@ -234,3 +236,51 @@ def test_spark_reads_it_while_it_is_written(tmp_path: Path, spark: SparkSession)
         assert {row["stream"] for row in found} == {"out"}
         assert {str(row["date"]) for row in found} == {f"1970-01-0{n + 1}" for n in range(1, epoch + 1)}
         (tmp_path / ".staged" / f"{epoch + 1:010d}-00000001").unlink()
+
+
+def _full(path: Path, change: Callable[[], None]) -> None:
+    with pytest.raises(mw.MillWheelError) as caught:
+        change()
+    assert str(caught.value).startswith(f"Parquet('{path}'): the sink's folder {path} cannot be written (")
+    assert str(caught.value).endswith("make room on its disk, and run again; nothing is lost")
+
+
+def test_a_full_disk_while_files_are_written_leaves_none_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    sink = _begun(path, rows=1)
+    sink.write(1, 0, [_record("a"), _record("b" * 300 + str(os.urandom(300)), time=DAY)])
+    with full_disk(1_000):
+        _full(path, lambda: sink.commit(1))
+    assert not list((path / ".staged").glob("*.parquet"))
+    assert _files(path) == []
+    sink.close()
+    assert len(_values(path)) == 2
+
+
+def test_a_full_disk_while_files_are_moved_publishes_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out"
+    sink = _begun(path)
+    sink.write(1, 0, [_record("a"), _record("b", time=DAY), _record("c", time=2 * DAY)])
+    sink.commit(1)
+    moved: list[Path] = []
+    make = Path.mkdir
+
+    def full(self: Path, *arguments: Any, **options: Any) -> None:
+        if self.name.startswith("date="):
+            if moved and self not in moved:
+                raise OSError(28, "No space left on device")
+            moved.append(self)
+        make(self, *arguments, **options)
+
+    publisher = parquet._publisher(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full)
+        _full(path, publisher._publish_later)
+    assert len(_values(path)) == 1
+    sink.write(2, 0, [_record("d")])  # the pipeline went on meanwhile
+    sink.commit(2)
+    publisher._publish_later()
+    assert _values(path) == sorted(f'"{value}"' for value in "abcd")
+    sink.close()
