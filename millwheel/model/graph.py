@@ -17,6 +17,8 @@ from millwheel.model.keys import ByKey, KeyExtractor
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Node, Pipeline, Source
 from millwheel.model.sink import Sink
 
+MOST_LEVELS = 255  # the store's keys have one byte for a level
+
 
 @dataclass(frozen=True)
 class Edge:
@@ -142,6 +144,13 @@ def build(pipeline: Pipeline) -> Graph:
                 chained = isinstance(extractor, ByKey)
                 level = max(level, level_of[producer] + (0 if chained else 1))
         level_of[name] = level
+    deepest = max(level_of, key=level_of.__getitem__, default="")
+    if level_of.get(deepest, 0) > MOST_LEVELS:
+        raise PipelineError(
+            f"pipeline {pipeline.name!r}: computation {deepest!r} stands behind {level_of[deepest] - 1} "
+            f"others, each of which keys the records anew; {MOST_LEVELS} levels are the most: read "
+            "by mw.by_key where the key stays the same, or cut the pipeline in two"
+        )
     levels = tuple(
         tuple(name for name in order if level_of[name] == level)
         for level in range(1, max(level_of.values(), default=0) + 1)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from millwheel.errors import PipelineError
+from millwheel.errors import InputError, PipelineError, shorten
 from millwheel.master.driver import DUE_LIMIT, Driver
 from millwheel.master.explain import Explanation, explain
 from millwheel.master.local import LocalExecutor
@@ -116,7 +116,16 @@ class Harness:
     ) -> None:
         """Injects one record; without an ``id`` it is never a duplicate."""
         sent = self._injector(stream)
-        record = Record(unpack(pack(value)), timestamp, key or "", stream, id)
+        try:
+            copied = unpack(pack(value))
+        except Exception as error:
+            raise InputError(
+                f"stream {stream!r}: the value {shorten(value)} cannot be sent "
+                f"({type(error).__name__}: {error}); a value is what MessagePack carries "
+                "(None, bool, int, float, str, bytes, list, dict), or a "
+                "registered dataclass"
+            ) from error
+        record = Record(copied, timestamp, key or "", stream, id)
         with self._call():
             sent.records.append(record)
 

@@ -206,7 +206,10 @@ class SeenIds:
                 yield digest, b""
             expiry = time_bytes(min(now + retention[stream], 2**63 - 1))
             key = id_log_prefix(self._computation) + expiry + epoch.to_bytes(8, "big")
-            yield key + bytes((tablet, number)), b"".join(digest[len(self._prefix) :] for digest in digests)
+            yield (
+                key + bytes((tablet,)) + number.to_bytes(2, "big"),
+                b"".join(digest[len(self._prefix) :] for digest in digests),
+            )
 
     def expired(self, snapshot: Snapshot, now: int, limit: int) -> list[bytes]:
         """Keys to delete: IDs past their retention, ``limit`` logged epochs' worth at most.

@@ -12,7 +12,7 @@ from millwheel.model.graph import Graph, injector_name
 from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.keys import By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
-from millwheel.model.record import Record
+from millwheel.model.record import Record, RecordId
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import is_of
 from millwheel.watermark.source import behind
@@ -102,6 +102,7 @@ class Injection:
             if columns.fields is not None:
                 columns = columns._replace(values=columns.objects(), fields=None)
             bad = {index: text for index, value in enumerate(columns.values) if (text := _unpackable(value))}
+            bad |= {i: _LARGE.format(shorten(id)) for i, id in enumerate(columns.ids or ()) if _is_large(id)}
             if not bad:
                 raise
             batch = RecordBatch(columns.timestamps, columns.values, columns.ids, columns.keys)
@@ -234,6 +235,9 @@ def _in_columns(records: Iterable[Record], source: Source) -> Iterable[RecordBat
                 BadInput(f"the ID is {shorten(record.id)}: an ID is a text, an integer or bytes", record)
             )
             continue
+        if _is_large(record.id):
+            bad.append(BadInput(_LARGE.format(shorten(record.id)), record))
+            continue
         if not isinstance(record.key, str):
             bad.append(BadInput(f"the key is {record.key!r}, which is no str", record))
             continue
@@ -258,6 +262,13 @@ def _check(batch: RecordBatch) -> dict[int, str]:
         elif not MIN_TIME < found <= MAX_TIME:
             bad[index] = f"the timestamp {found} is out of the range of 64 bits"
     return bad
+
+
+_LARGE = "the ID {} is an integer of more than 64 bits: give it as a text"
+
+
+def _is_large(id: RecordId | None) -> bool:
+    return isinstance(id, int) and not -(2**63) <= id < 2**64
 
 
 def _unpackable(value: Any) -> str | None:

@@ -185,7 +185,7 @@ class KeyedRun:
                 tablets.counters(suffix[0] >> 2)[WATERMARK_TIMERS] += len(timers) - count
             if wall or holds or others is not None:
                 self._index_others(suffix, others, _others(wall, holds))
-            elif state is None and not timers:
+            if state is None and not timers and not wall and not holds:
                 if row is not None:
                     deletes.append(prefix + suffix)
                     counters = tablets.counters(suffix[0] >> 2)

@@ -46,7 +46,7 @@ from millwheel.worker.tablets import Tablets, counters_range
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
 
-_FORGET = 4  # logged epochs of IDs forgotten in one step: more than a step adds, so it keeps up
+_FORGET = 4  # logs of IDs forgotten in one step for each that it may add: so it keeps up, and catches up
 
 
 @dataclass
@@ -302,7 +302,7 @@ class _Attempt:
             number, retention = worker._numbers[name], worker._retention[name]
             found += (backlog_range(number, mine), counters_range(number, mine))
             if retention:
-                found.append(expired_range(number, self._plan.now, _FORGET))
+                found.append(expired_range(number, self._plan.now, _FORGET * len(retention)))
             ids = worker._filters.get((number, interval.shard))
             if ids is not None:
                 found += ids.news(self._plan.now, retention.values())
@@ -451,7 +451,7 @@ class _Attempt:
         self._deletes += tablets.deletes()
         self._deletes += waited
         if worker._retention[name]:
-            self._deletes += seen.expired(snapshot, plan.now, _FORGET)
+            self._deletes += seen.expired(snapshot, plan.now, _FORGET * len(worker._retention[name]))
         for stream, columns in _productions(context, run.diverted):
             self._router.send(stream, columns, name)
         return {name: report.low, **report.percentiles}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter as Multiset
 
+import pytest
+
 import millwheel as mw
 from millwheel.model.graph import build
 from tests.computations import Counter, Echo, Log, Windower, values
@@ -202,3 +204,21 @@ def test_a_computation_reads_one_stream_by_several_producers_at_several_levels(h
         h.advance("in", 4)
     assert [h.state("Counter", key) for key in "01"] == [{"n": 6}, {"n": 6}]
     assert h.low_watermark("Counter") == 4
+
+
+def test_more_levels_than_the_store_can_tell_apart_are_refused() -> None:
+    def deep(levels: int) -> mw.Pipeline:
+        p = mw.Pipeline("deep")
+        p.inject("0", mw.injectors.Records([]))
+        for n in range(levels):
+            p.add(
+                Echo(str(n + 1)),
+                name=f"C{n}",
+                inputs={str(n): lambda record: "all"},
+                outputs=[str(n + 1)],
+            )
+        return p
+
+    assert len(build(deep(255)).levels) == 255
+    with pytest.raises(mw.PipelineError, match=r"'C255' stands behind 255 others.*mw\.by_key"):
+        build(deep(256))
