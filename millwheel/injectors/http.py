@@ -18,6 +18,7 @@ from millwheel.errors import InputError
 from millwheel.injectors.lines import UNITS, BadLine, Reader, Unit, to_time
 from millwheel.injectors.log import Log, LogFull, pieces
 from millwheel.model.injector import Injector, Offset, RecordBatch
+from millwheel.model.names import folder_name
 from millwheel.model.serving import Handler, LimitedServer, Limits, Refused, foreign, is_loopback, matches
 from millwheel.model.time import DAY, MIN_TIME, MINUTE, SECOND
 
@@ -108,7 +109,7 @@ class Http(Injector):
 
     def begin(self, origin: str, name: str) -> None:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        self._folder = self._given or state / "millwheel" / "http" / origin / name.replace("/", "%2F")
+        self._folder = self._given or state / "millwheel" / "http" / origin / folder_name(name)
         self._log = Log(self._folder, self._max_pending)
         try:
             self._server = LimitedServer((self._host, self._port), _handler(self), self._limits)

@@ -21,6 +21,7 @@ from millwheel.injectors import parquet
 from millwheel.injectors.lines import UNITS, Unit
 from millwheel.injectors.table import check_columns
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
+from millwheel.model.names import folder_name
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
 _SLACK = 10 * SECOND  # that rows of a stream may be out of order, where the user says nothing
@@ -68,7 +69,7 @@ class _Spooled(Injector):
 
     def begin(self, origin: str, name: str) -> None:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        self._spool = self._given or state / "millwheel" / "spool" / origin / name.replace("/", "%2F")
+        self._spool = self._given or state / "millwheel" / "spool" / origin / folder_name(name)
         self._spool.mkdir(parents=True, exist_ok=True)
         parts = self._spool / "partitions"
         if not parts.exists():

@@ -9,11 +9,13 @@ from typing import Any
 
 from millwheel.errors import PipelineError, shorten
 from millwheel.master.design import design_of
+from millwheel.master.journal import read_partitions
 from millwheel.master.roster import check_version
 from millwheel.model.codec import unpack
 from millwheel.model.computation import Computation
 from millwheel.model.graph import Graph
 from millwheel.model.keys import key_text
+from millwheel.model.names import SourceName
 from millwheel.model.replay import to_replay
 from millwheel.store.base import Store
 from millwheel.store.layout import after, row_prefix
@@ -72,7 +74,7 @@ def change(new: Graph, store: Store) -> Change:
     """What would become of the pipeline that a store belongs to, whether it runs or not."""
     with store.journal.snapshot() as snapshot:
         found = {key: snapshot.get(key) for key in (b"design", b"numbers", b"versions")}
-        read = {unpack(key[1:])[0] for key, _ in snapshot.scan(b"o", after(b"o"))}
+        read = set(read_partitions(snapshot.scan(b"o", after(b"o"))))
     known = {key: unpack(value) if value is not None else None for key, value in found.items()}
     design = known[b"design"]
     if design is None:
@@ -119,7 +121,7 @@ class _Refusals:
     store: Store
     numbers: dict[str, int]
     versions: dict[str, int]
-    read: set[str]
+    read: set[SourceName]
 
     def all(self) -> list[str]:
         """The reasons, in plain words; none: it can be."""

@@ -39,7 +39,7 @@ def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, A
             for name, node in graph.nodes.items()
         },
         "injectors": {
-            source.name: [source.stream, shown(source.injector)]
+            str(source.name): [source.stream, shown(source.injector)]
             for source in graph.sources
             if not source.reader
         },

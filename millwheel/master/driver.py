@@ -21,7 +21,7 @@ from millwheel.master.balancer import Balancer
 from millwheel.master.delivery import deliver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import Cuts, check_slots
-from millwheel.master.journal import Journal, Partition
+from millwheel.master.journal import Committed, Journal
 from millwheel.master.layout import Change, Layout
 from millwheel.master.marks import interval_mark
 from millwheel.master.observer import Observer
@@ -32,6 +32,7 @@ from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals, hot_keys
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Injector
+from millwheel.model.names import WatermarkName
 from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Store
@@ -147,7 +148,7 @@ class Driver:
             self._opened.append(sink)
             sink.open()
         for source in self.base.sources:
-            source.injector.begin(self.journal.id, source.name)
+            source.injector.begin(self.journal.id, str(source.name))
 
     def let_go(self) -> None:
         """Lets go of the injectors and the sinks that were opened."""
@@ -238,7 +239,7 @@ class Driver:
             sources=marks,
             ignored=self.sources.ignored,
             before=dict(self.authority.inputs),
-            lows={**self.authority.lows, **self.authority.percentiles},
+            lows=dict[WatermarkName, int](self.authority.lows) | self.authority.percentiles,
             holds=self._holds(),
             compact=compact,
             drain=drain or (continued and self._draining),
@@ -298,7 +299,7 @@ class Driver:
             return MAX_TIME
         return min(slowest + self._max_skew, MAX_TIME)
 
-    def _note_watermarks(self, reached: dict[str, int]) -> None:
+    def _note_watermarks(self, reached: dict[WatermarkName, int]) -> None:
         """Journals watermarks that moved while there was nothing to run."""
         if reached != self.sources.watermarks:
             self.sources.watermarks = reached
@@ -425,7 +426,7 @@ class Driver:
         for sink in self._sinks():
             sink.commit(self.epoch)
 
-    def _journal_commit(self, partitions: list[tuple[str, str, Partition]]) -> None:
+    def _journal_commit(self, partitions: list[Committed]) -> None:
         self.journal.commit(
             self.epoch,
             self._now,
@@ -473,7 +474,7 @@ class Driver:
         report.input_watermarks = dict(self.authority.inputs)
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
-        report.idle_partitions = dict(self.sources.idle)
+        report.idle_partitions = {str(name): found for name, found in self.sources.idle.items()}
         for (name, _), (size, error) in self._filters.items():
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size
             report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)

@@ -12,6 +12,7 @@ from millwheel.errors import PipelineError, StoreError
 from millwheel.master.journal import Shape, read_shape
 from millwheel.model.codec import unpack
 from millwheel.model.keys import TABLETS, key_text
+from millwheel.model.names import Sender, SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, format_time
 from millwheel.store.base import Store
 from millwheel.store.layout import (
@@ -35,7 +36,7 @@ class Step:
     """One link of the chain: who stands where, and what keeps it there."""
 
     who: str
-    """A computation, or an injector as ``@NAME``."""
+    """The name of a computation, or of an injector."""
     low_watermark: int
     because: str
     """``end``, ``records``, ``timer``, ``hold``, ``input``, ``partition`` or ``idle``."""
@@ -46,6 +47,8 @@ class Step:
     tag: str | None = None
     time: int | None = None
     partition: str | None = None
+    kind: str = "computation"
+    """``computation`` or ``injector``."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Explanation:
     def __str__(self) -> str:
         lines = []
         for depth, step in enumerate(self.steps):
-            name = f"injector {step.who[1:]}" if step.who.startswith("@") else step.who
+            name = f"injector {step.who}" if step.kind == "injector" else step.who
             lines.append(f"{'  ' * depth}{name} stands at {format_time(step.low_watermark)}: {step.text}")
         return "\n".join(lines)
 
@@ -96,8 +99,8 @@ class _Walk:
         shape: Shape,
         numbers: dict[str, int],
         watermarks: dict[str, Any],
-        sources: dict[str, int],
-        holders: dict[str, list[Any]],
+        sources: dict[SourceName, int],
+        holders: dict[SourceName, list[Any]],
     ) -> None:
         self._store = store
         self._shape = shape
@@ -106,8 +109,8 @@ class _Walk:
         self._sources = sources
         self._holders = holders
 
-    def _low(self, who: str) -> int:
-        if who.startswith("@"):
+    def _low(self, who: Sender) -> int:
+        if isinstance(who, SourceName):
             return self._sources.get(who, MIN_TIME)
         return int(self._watermarks[who][1]) if who in self._watermarks else MIN_TIME
 
@@ -133,10 +136,11 @@ class _Walk:
         streams = ", ".join(
             stream for stream in self._shape.inputs[name] if slowest in self._shape.producers[stream]
         )
-        who = f"the injector {slowest[1:]}" if slowest.startswith("@") else slowest
+        who = f"the injector {slowest}" if isinstance(slowest, SourceName) else slowest
         step = Step(name, low, "input", f"it waits for {who}, which writes {streams}")
-        rest = [self._injector(slowest)] if slowest.startswith("@") else self.from_computation(slowest)
-        return [step, *rest]
+        if isinstance(slowest, SourceName):
+            return [step, self._injector(slowest)]
+        return [step, *self.from_computation(slowest)]
 
     def _own_work(self, name: str, low: int, kind: int, intervals: dict[int, Any]) -> Step:
         what = "hold" if kind == KIND_HOLD else "timer"
@@ -177,15 +181,16 @@ class _Walk:
         shards = self._store.shards
         return shards[tablet * len(shards) // TABLETS]
 
-    def _injector(self, who: str) -> Step:
-        low = self._low(who)
+    def _injector(self, source: SourceName) -> Step:
+        low, who, kind = self._low(source), str(source), "injector"
         if low == MAX_TIME:
-            return Step(who, low, "end", "it is exhausted")
-        holder = self._holders.get(who)
+            return Step(who, low, "end", "it is exhausted", kind=kind)
+        holder = self._holders.get(source)
         if holder is None:
-            return Step(who, low, "idle", "no partition holds it: it moves on with the next record")
+            text = "no partition holds it: it moves on with the next record"
+            return Step(who, low, "idle", text, kind=kind)
         partition, mark, why = holder
         if partition is None:
             return Step(who, low, "end", f"it {why}, and goes on from here")
         text = f"partition {partition!r} {why}" + ("" if mark == MIN_TIME else f", at {format_time(mark)}")
-        return Step(who, low, "partition", text, time=mark, partition=partition)
+        return Step(who, low, "partition", text, time=mark, partition=partition, kind=kind)

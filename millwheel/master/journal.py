@@ -29,15 +29,14 @@ from millwheel.errors import FencedError, StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
+from millwheel.model.names import Sender, SourceName, WatermarkName, source_name, watermark_name
 from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
-from millwheel.store.layout import after
+from millwheel.store.layout import FORMAT, after, check_format, partition_key
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import weak_levels
 
 T = TypeVar("T")
-
-FORMAT = 2
 
 
 @dataclass
@@ -56,17 +55,21 @@ class Recovered:
     epoch: int = 0
     now: int = 0
     watermarks: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, int] = field(default_factory=dict)
+    sources: dict[WatermarkName, int] = field(default_factory=dict)
     totals: dict[str, Any] | None = None
     layout: list[Any] = field(default_factory=list)
     """The intervals that the watermarks are of; empty where they are of several layouts."""
-    holders: dict[str, list[Any]] = field(default_factory=dict)
+    holders: dict[SourceName, list[Any]] = field(default_factory=dict)
     """By injector: the partition that holds its watermark, where, and why."""
     draining: bool = False
     """Whether the last epoch did not heed holds: one that continues it does not either."""
-    partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
+    partitions: dict[SourceName, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
     """An epoch that was started and not committed: it is run again, as it was planned."""
+
+
+Committed = tuple[SourceName, str, Partition]
+"""An injector, a partition of it, and how far it has been read."""
 
 
 class _Moved(Exception):
@@ -87,10 +90,7 @@ class Journal:
     def acquire(self, graph: Graph, owner: str) -> int:
         """Makes this driver the owner: a new generation, whose number is the new sequencer."""
         form, name, driver, id = self._get(b"format", b"pipeline", b"driver", b"id")
-        if form is not None and unpack(form) != FORMAT:
-            raise StoreError(
-                f"the store has format {unpack(form)}, this version of millwheel reads format {FORMAT}"
-            )
+        check_format(form)
         if name is not None and unpack(name) != graph.name:
             raise StoreError(
                 f"the store belongs to the pipeline {unpack(name)!r}, not to {graph.name!r}: "
@@ -155,9 +155,8 @@ class Journal:
         found = Recovered()
         if commit is not None:
             found = Recovered(*unpack(commit))
-        for key, value in entries:
-            source, partition = unpack(key[1:])
-            found.partitions.setdefault(source, {})[partition] = Partition(*unpack(value))
+            found.sources = {watermark_name(name): mark for name, mark in found.sources.items()}
+        found.partitions = read_partitions(entries)
         if plan is not None:
             pending = Plan.from_bytes(plan)
             if pending.epoch == found.epoch + 1:
@@ -186,11 +185,11 @@ class Journal:
         epoch: int,
         now: int,
         watermarks: dict[str, Any],
-        sources: dict[str, int],
+        sources: dict[WatermarkName, int],
         totals: dict[str, Any],
         layout: list[Any],
-        holders: dict[str, list[Any]],
-        partitions: Iterable[tuple[str, str, Partition]],
+        holders: dict[SourceName, list[Any]],
+        partitions: Iterable[Committed],
         notes: Iterable[tuple[bytes, bytes]] = (),
         *,
         draining: bool = False,
@@ -198,8 +197,8 @@ class Journal:
         """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
         puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout, holders, draining]))]
         for source, partition, state in partitions:
-            value = pack([state.offset, state.watermark, state.newest])
-            puts.append((b"o" + pack([source, partition]), value))
+            value = pack([list(source), partition, state.offset, state.watermark, state.newest])
+            puts.append((partition_key(source, partition), value))
         self._write([*puts, *notes])
 
     def layout(self) -> dict[str, Any]:
@@ -245,14 +244,14 @@ class Journal:
 
 @dataclass(frozen=True)
 class Shape:
-    """Who reads and writes which stream; injectors are ``@NAME``."""
+    """Who reads and writes which stream."""
 
     inputs: dict[str, list[str]]
-    producers: dict[str, list[str]]
-    replays: dict[str, dict[str, str]] = field(default_factory=dict)
+    producers: dict[str, list[Sender]]
+    replays: dict[str, dict[Sender, Sender]] = field(default_factory=dict)
     """By computation that catches up: which injector stands for which."""
 
-    def senders(self, name: str) -> list[str]:
+    def senders(self, name: str) -> list[Sender]:
         """Whose watermarks bound a computation's input."""
         own = self.replays.get(name, {})
         return [own.get(sender, sender) for stream in self.inputs[name] for sender in self.producers[stream]]
@@ -274,7 +273,30 @@ def shape_of(graph: Graph) -> bytes:
 def read_shape(snapshot: Snapshot) -> Shape | None:
     """The shape of the pipeline that a store belongs to."""
     data = snapshot.get(b"shape")
-    return Shape(*unpack(data)) if data is not None else None
+    if data is None:
+        return None
+    inputs, producers, replays = unpack(data)
+    return Shape(
+        inputs,
+        {stream: list(map(_sender, found)) for stream, found in producers.items()},
+        {
+            name: {source_name(one): source_name(other) for one, other in own.items()}
+            for name, own in replays.items()
+        },
+    )
+
+
+def _sender(value: Any) -> Sender:
+    return value if isinstance(value, str) else source_name(value)
+
+
+def read_partitions(entries: Iterable[tuple[bytes, bytes]]) -> dict[SourceName, dict[str, Partition]]:
+    """How far each partition of each injector has been read, from their entries."""
+    found: dict[SourceName, dict[str, Partition]] = {}
+    for _, value in entries:
+        source, partition, *state = unpack(value)
+        found.setdefault(source_name(source), {})[partition] = Partition(*state)
+    return found
 
 
 def _signature(graph: Graph) -> bytes:
@@ -283,7 +305,7 @@ def _signature(graph: Graph) -> bytes:
         [
             [list(level) for level in graph.levels],
             [[edge.stream, edge.consumer, edge.level] for edge in graph.edges],
-            [[source.name, source.stream] for source in graph.sources],
+            [list(source.name) for source in graph.sources],
             [[stream, one.name] for stream, found in graph.derived.items() for one, _ in found],
             list(weak_levels(graph)),
         ]

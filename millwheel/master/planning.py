@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from millwheel.master.journal import Partition
 from millwheel.model.injector import Injector, Offset
+from millwheel.model.names import SourceName, WatermarkName
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.watermark.authority import WatermarkAuthority
@@ -37,13 +38,13 @@ class SkewLimit:
     """
 
     ceiling: int = MAX_TIME
-    spans: dict[tuple[str, str], float] = field(default_factory=dict)
+    spans: dict[tuple[SourceName, str], float] = field(default_factory=dict)
     """By partition: how much time a record covers, by the last range that was read."""
     held_back: bool = False
     """Whether something was not read for it."""
 
     def share(
-        self, source: str, name: str, partitions: Mapping[str, Partition], ready: list[str], share: int
+        self, source: SourceName, name: str, partitions: Mapping[str, Partition], ready: list[str], share: int
     ) -> int:
         """How many records may be read of a partition."""
         if self.ceiling == MAX_TIME:
@@ -63,8 +64,8 @@ class SkewLimit:
 
 def choose_ranges(
     sources: Sequence[Source],
-    polled: Mapping[str, Poll],
-    partitions: Mapping[str, Mapping[str, Partition]],
+    polled: Mapping[SourceName, Poll],
+    partitions: Mapping[SourceName, Mapping[str, Partition]],
     bound: int,
     tasks: int,
     unsplit: int,
@@ -190,7 +191,7 @@ def _pieces(
         start, done, size = end, done + weight, max(size - weight, 1)
 
 
-def due_everywhere(marks: Mapping[str, SourceMark], authority: WatermarkAuthority) -> int:
+def due_everywhere(marks: Mapping[WatermarkName, SourceMark], authority: WatermarkAuthority) -> int:
     """A guess at how many timers a moved watermark makes due: all, if it moved to its end."""
     if all(mark.final for mark in marks.values()):
         return sum(authority.counter(name, WATERMARK_TIMERS) for name in authority.lows)

@@ -21,13 +21,12 @@ from millwheel.master.design import design_of
 from millwheel.master.journal import Journal, Partition, Recovered, shape_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
-from millwheel.model.replay import replay_name, replaying, to_replay
+from millwheel.model.names import SourceName, source_name
+from millwheel.model.replay import replaying, to_replay
 from millwheel.store.base import Snapshot, Store
-from millwheel.store.layout import after
+from millwheel.store.layout import AWAY, after, away_key, partition_key
 from millwheel.worker.fencing import fence
 from millwheel.worker.step import touched
-
-_AWAY = b"away\x00"
 
 
 @dataclass
@@ -48,7 +47,7 @@ class _Books:
     raw: bytes | None
     numbers: dict[str, int] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    replays: dict[str, list[str]] = field(default_factory=dict)
+    replays: dict[str, list[SourceName]] = field(default_factory=dict)
     next: int = 0
     away: dict[str, Any] = field(default_factory=dict)
     design: dict[str, Any] = field(default_factory=dict)
@@ -61,9 +60,9 @@ class _Books:
             raw,
             unpack(raw) if raw is not None else {},
             unpack(versions) if versions is not None else {},
-            unpack(replays) if replays is not None else {},
+            {name: list(map(source_name, found)) for name, found in unpack(replays or b"\x80").items()},
             unpack(forgotten)[0] if forgotten is not None else 0,
-            {key[len(_AWAY) :].decode(): unpack(value) for key, value in snapshot.scan(_AWAY, after(_AWAY))},
+            dict(unpack(value) for _, value in snapshot.scan(AWAY, after(AWAY))),
             unpack(design) if design is not None else {},
         )
 
@@ -92,7 +91,7 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         gone = {name: value for name, value in found.watermarks.items() if name not in graph.nodes}
         replays = {name: names for name, names in books.replays.items() if name not in done} | running
         versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
-        puts = [(_AWAY + name.encode(), pack(value)) for name, value in gone.items()]
+        puts = [(away_key(name), pack([name, value])) for name, value in gone.items()]
         puts += [(b"shape", shape_of(entered)), (b"design", pack(design_of(graph, books.design)))]
         if numbers != books.numbers:
             puts.append((b"numbers", pack(numbers)))
@@ -143,10 +142,10 @@ def check_version(name: str, version: int, stored: dict[str, int]) -> None:
 
 def _catching_up(
     graph: Graph, books: _Books, found: Recovered
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+) -> tuple[dict[str, list[SourceName]], dict[str, list[SourceName]]]:
     """Those that still catch up, and those that have: with an epoch to finish, nothing changes."""
-    running: dict[str, list[str]] = {}
-    done: dict[str, list[str]] = {}
+    running: dict[str, list[SourceName]] = {}
+    done: dict[str, list[SourceName]] = {}
     for name, sources in books.replays.items():
         if name not in graph.nodes:
             continue
@@ -157,20 +156,20 @@ def _catching_up(
     return running, done
 
 
-def _level(source: str, reader: str, found: Recovered) -> bool:
+def _level(source: SourceName, reader: str, found: Recovered) -> bool:
     """Whether who catches up has read what the others have."""
-    own = found.partitions.get(replay_name(source, reader), {})
+    own = found.partitions.get(source._replace(reader=reader), {})
     others = found.partitions.get(source, {})
     return all(own.get(name, Partition()).offset == state.offset for name, state in others.items())
 
 
-def _new_replays(graph: Graph, fresh: list[str], found: Recovered) -> dict[str, list[str]]:
+def _new_replays(graph: Graph, fresh: list[str], found: Recovered) -> dict[str, list[SourceName]]:
     offsets = {
         source: {name: state.offset for name, state in partitions.items() if state.offset is not None}
         for source, partitions in found.partitions.items()
     }
     read = [source for source, known in offsets.items() if known]
-    replays: dict[str, list[str]] = {}
+    replays: dict[str, list[SourceName]] = {}
     for name in fresh:
         if not graph.nodes[name].replay:
             continue
@@ -179,16 +178,16 @@ def _new_replays(graph: Graph, fresh: list[str], found: Recovered) -> dict[str, 
             why = injector.lost(offsets[source])
             if why is not None:
                 raise PipelineError(
-                    f'computation {name!r}: replay="earliest" cannot be had of the injector of {source!r}: '
-                    f"{why}. Leave replay out to begin with what comes now"
+                    f'computation {name!r}: replay="earliest" cannot be had of the injector of '
+                    f"{str(source)!r}: {why}. Leave replay out to begin with what comes now"
                 )
             replays.setdefault(name, []).append(source)
     return replays
 
 
-def _own_offsets(done: dict[str, list[str]], found: Recovered) -> Iterable[bytes]:
+def _own_offsets(done: dict[str, list[SourceName]], found: Recovered) -> Iterable[bytes]:
     for reader, sources in done.items():
         for source in sources:
-            name = replay_name(source, reader)
+            name = source._replace(reader=reader)
             for partition in found.partitions.get(name, {}):
-                yield b"o" + pack([name, partition])
+                yield partition_key(name, partition)

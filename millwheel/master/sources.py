@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millwheel.master.journal import Partition
+from millwheel.master.journal import Committed, Partition
 from millwheel.master.planning import Poll, SkewLimit, caught_up, choose_ranges
-from millwheel.model.graph import injector_name
 from millwheel.model.injector import Offset
+from millwheel.model.names import SourceName, WatermarkName, check_name
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import EXACT, is_of, stragglers, variant
@@ -23,8 +23,8 @@ class Sources:
     def __init__(
         self,
         sources: Sequence[Source],
-        partitions: dict[str, dict[str, Partition]],
-        watermarks: dict[str, int],
+        partitions: dict[SourceName, dict[str, Partition]],
+        watermarks: dict[WatermarkName, int],
         percentiles: Sequence[float] = (),
         closes: bool = True,
     ) -> None:
@@ -32,19 +32,19 @@ class Sources:
         self._closes = closes
         self._percentiles = percentiles
         self._partitions = {source.name: partitions.get(source.name, {}) for source in sources}
-        self._polled: dict[str, Poll] = {}
-        self._active: dict[tuple[str, str], int] = {}
-        self._spans: dict[tuple[str, str], float] = {}
+        self._polled: dict[SourceName, Poll] = {}
+        self._active: dict[tuple[SourceName, str], int] = {}
+        self._spans: dict[tuple[SourceName, str], float] = {}
         self._exhausted = False
-        names = [variant(injector_name(source.name), p) for source in sources for p in (EXACT, *percentiles)]
+        names = [variant(source.name, p) for source in sources for p in (EXACT, *percentiles)]
         self.watermarks = {name: watermarks.get(name, MIN_TIME) for name in names}
-        """By injector (``@NAME``): its low watermark, as of the last commit; percentile ones beside it."""
-        self.ignored: dict[str, list[str]] = {}
+        """By injector: its low watermark, as of the last commit; percentile ones beside it."""
+        self.ignored: dict[WatermarkName, list[str]] = {}
         """By percentile watermark: the partitions that it leaves behind."""
-        self.idle: dict[str, list[str]] = {}
+        self.idle: dict[SourceName, list[str]] = {}
         """By injector: the partitions that have been silent for too long to hold the watermark."""
-        self.holders: dict[str, list[Any]] = {}
-        """By injector (``@NAME``): the partition that holds its watermark, where, and why."""
+        self.holders: dict[SourceName, list[Any]] = {}
+        """By injector: the partition that holds its watermark, where, and why."""
         self.held_back = False
         """Whether the limit of skew kept something from being read."""
 
@@ -64,6 +64,8 @@ class Sources:
             endless = not poll.bounded and not self._closes  # then what there was is all that is wanted
             done = endless or (poll.bounded and all(name in poll.ends for name in source.injector.expected))
             for name, end in poll.ends.items():
+                if name not in partitions:
+                    check_name("a partition", name, f"the injector of {source.stream!r}", empty=True)
                 state = partitions.setdefault(name, Partition())
                 if caught_up(state.offset, end):
                     self._active.setdefault((source.name, name), now)
@@ -83,7 +85,7 @@ class Sources:
 
     def _read_by_others(self, source: Source) -> dict[str, Offset]:
         """Who reads an injector once more never passes the others, so that it can join them."""
-        return {name: state.offset for name, state in self._partitions[source.of].items()}
+        return {name: state.offset for name, state in self._partitions[source.name.original].items()}
 
     @property
     def polled(self) -> bool:
@@ -113,11 +115,11 @@ class Sources:
         """Whether the injectors have nothing more to give, ever; known after a poll."""
         return self._exhausted
 
-    def end(self) -> set[str]:
+    def end(self) -> set[SourceName]:
         """Brings watermarks that ended back to where event time really was (semantics 9)."""
         return self._lower([source for source in self._sources if self._at_end(source)])
 
-    def reopen(self) -> set[str]:
+    def reopen(self) -> set[SourceName]:
         """The same for injectors that turn out to go on: the last run did not come to its end.
 
         Known after a poll; returns those that were brought back (``@NAME``).
@@ -128,12 +130,12 @@ class Sources:
         """By injected stream: the low watermark of what its injectors bring, as of the last commit."""
         found: dict[str, int] = {}
         for source in self._sources:
-            mark = self.watermarks[injector_name(source.name)]
+            mark = self.watermarks[source.name]
             found[source.stream] = min(mark, found.get(source.stream, MAX_TIME))
         return found
 
     def _at_end(self, source: Source) -> bool:
-        return self.watermarks[injector_name(source.name)] == MAX_TIME
+        return self.watermarks[source.name] == MAX_TIME
 
     def _has_ended(self, source: Source) -> bool:
         poll, partitions = self._polled[source.name], self._partitions[source.name]
@@ -142,14 +144,14 @@ class Sources:
             for name, end in poll.ends.items()
         )
 
-    def _lower(self, sources: Iterable[Source]) -> set[str]:
+    def _lower(self, sources: Iterable[Source]) -> set[SourceName]:
         lowered = set()
         for source in sources:
-            newest, who = self._newest(source.stream), injector_name(source.name)
+            newest = self._newest(source.stream)
             mark = MIN_TIME if newest == MIN_TIME else min(newest + 1, MAX_TIME)
-            self.watermarks |= {name: mark for name in self.watermarks if is_of(name, who)}
-            self.holders[who] = [None, mark, "was read to its end by the last run"]
-            lowered.add(who)
+            self.watermarks |= {name: mark for name in self.watermarks if is_of(name, source.name)}
+            self.holders[source.name] = [None, mark, "was read to its end by the last run"]
+            lowered.add(source.name)
         return lowered
 
     def _newest(self, stream: str) -> int:
@@ -182,38 +184,37 @@ class Sources:
         return sum(injectors[r.source].size(r.partition, r.start, r.end) for r in ranges)
 
     def lag(self) -> dict[str, int]:
-        """By injector: about how many records were there at the last poll and are not read yet."""
-        lag = {}
+        """By injector, as it is shown: about how many records the last poll had that are not read yet."""
+        lag: dict[str, int] = {}
         for source in self._sources:
             partitions, poll = self._partitions[source.name], self._polled.get(source.name)
-            lag[source.name] = sum(
+            lag[str(source.name)] = sum(
                 source.injector.size(name, partitions[name].offset, end)
                 for name, end in (poll.ends.items() if poll is not None else ())
                 if not caught_up(partitions[name].offset, end)
             )
         return lag
 
-    def marks(self, ranges: Iterable[Range], now: int) -> dict[str, SourceMark]:
+    def marks(self, ranges: Iterable[Range], now: int) -> dict[WatermarkName, SourceMark]:
         """What each injector vouches for outside of what this epoch reads."""
         reading = {(r.source, r.partition) for r in ranges}
         self.idle = {}
         self.holders = {}
         self.ignored = {}
-        marks: dict[str, SourceMark] = {}
+        marks: dict[WatermarkName, SourceMark] = {}
         for source in self._sources:
-            name = injector_name(source.name)
             for p in self._percentiles:
-                fast = variant(name, p)
+                fast = variant(source.name, p)
                 left = stragglers(self._pending(source), p)
                 self.ignored[fast] = sorted(left)
                 mark = self._mark(source, reading, now, left)
                 marks[fast] = mark._replace(previous=self.watermarks[fast])
             self.idle.pop(source.name, None)
-            self.holders.pop(name, None)
-            marks[name] = self._mark(source, reading, now, set())
+            self.holders.pop(source.name, None)
+            marks[source.name] = self._mark(source, reading, now, set())
         return marks
 
-    def committed(self) -> dict[str, SourceMark]:
+    def committed(self) -> dict[WatermarkName, SourceMark]:
         """What each injector vouched for in the last epoch, for one that continues it."""
         return {
             name: SourceMark(watermark, MAX_TIME, MIN_TIME, None, False)
@@ -231,7 +232,9 @@ class Sources:
             waiting = 1 if caught_up(state.offset, end) else injector.size(name, state.offset, end)
             yield mark, max(waiting, 1), name
 
-    def _mark(self, source: Source, reading: set[tuple[str, str]], now: int, ignored: set[str]) -> SourceMark:
+    def _mark(
+        self, source: Source, reading: set[tuple[SourceName, str]], now: int, ignored: set[str]
+    ) -> SourceMark:
         injector, poll, partitions = source.injector, self._polled[source.name], self._partitions[source.name]
         held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
         for name in injector.expected:
@@ -255,7 +258,7 @@ class Sources:
                 mark = max(mark, behind(state.newest, injector.slack))
             final = final and mark == MAX_TIME
             held = self._hold(source, held, name, mark, why)
-        previous = self.watermarks[injector_name(source.name)]
+        previous = self.watermarks[source.name]
         if not self._closes:
             newest = self._newest(source.stream)
         return SourceMark(previous, held, newest, injector.slack, final, not self._closes)
@@ -264,24 +267,24 @@ class Sources:
         """The watermark of a partition that is away; its end in an earlier run says nothing of this one."""
         mark = self._partitions[source.name].get(name, Partition()).watermark
         if mark == MAX_TIME and (source.name, name) not in self._active:
-            return self.watermarks[injector_name(source.name)]
+            return self.watermarks[source.name]
         return mark
 
     def _hold(self, source: Source, held: int, name: str, mark: int, why: str) -> int:
         """The lower of two marks, and a note of whose it is."""
         if mark >= held:
             return held
-        self.holders[injector_name(source.name)] = [name, mark, why]
+        self.holders[source.name] = [name, mark, why]
         return mark
 
     def _is_idle(self, source: Source, name: str, now: int) -> bool:
         after = source.injector.idle_after
         return after is not None and now - self._active[source.name, name] >= after
 
-    def commit(self, plan: Plan, reports: Iterable[IntervalReport]) -> list[tuple[str, str, Partition]]:
+    def commit(self, plan: Plan, reports: Iterable[IntervalReport]) -> list[Committed]:
         """Takes over what an epoch has read; returns the partitions that changed, for the journal."""
-        newest: dict[tuple[str, str], int] = {}
-        records: dict[tuple[str, str], int] = {}
+        newest: dict[tuple[SourceName, str], int] = {}
+        records: dict[tuple[SourceName, str], int] = {}
         for report in reports:
             for source, partition, top, count in report.newest:
                 place = (source, partition)
@@ -289,7 +292,7 @@ class Sources:
                 records[place] = records.get(place, 0) + count
         slack = {source.name: source.injector.slack for source in self._sources}
         marks = dict(plan.sources)
-        changed: dict[tuple[str, str], Partition] = {}
+        changed: dict[tuple[SourceName, str], Partition] = {}
         for item in plan.ranges:
             place = (item.source, item.partition)
             state = self._partitions[item.source].setdefault(item.partition, Partition())
@@ -303,19 +306,18 @@ class Sources:
                 lag = slack[item.source]
                 if lag is not None:
                     held = max(held, behind(state.newest, lag))
-                name = injector_name(item.source)
-                if held < marks[name].held:
-                    self.holders[name] = [item.partition, held, "was read so far"]
+                if held < marks[item.source].held:
+                    self.holders[item.source] = [item.partition, held, "was read so far"]
                 for each in marks:
-                    if is_of(each, name) and item.partition not in plan.ignored.get(each, ()):
+                    if is_of(each, item.source) and item.partition not in plan.ignored.get(each, ()):
                         marks[each] = marks[each].join(held, state.newest)
             changed[place] = state
         self.watermarks = {name: mark.watermark() for name, mark in marks.items()}
         return [(source, name, state) for (source, name), state in changed.items()]
 
-    def tell(self, changed: Iterable[tuple[str, str, Partition]]) -> None:
+    def tell(self, changed: Iterable[Committed]) -> None:
         """Tells the injectors what has been committed."""
-        offsets: dict[str, dict[str, object]] = {}
+        offsets: dict[SourceName, dict[str, object]] = {}
         for source, name, state in changed:
             offsets.setdefault(source, {})[name] = state.offset
         for item in self._sources:

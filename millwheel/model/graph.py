@@ -14,6 +14,7 @@ from millwheel.errors import PipelineError
 from millwheel.model import codec as codecs
 from millwheel.model.derived import Derived, is_public, public_name
 from millwheel.model.keys import ByKey, KeyExtractor
+from millwheel.model.names import Sender, SourceName
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Node, Pipeline, Source
 from millwheel.model.sink import Sink
 
@@ -45,12 +46,12 @@ class Graph:
     levels: tuple[tuple[str, ...], ...]
     edges: tuple[Edge, ...]
     consumers: dict[str, tuple[Edge, ...]]
-    producers: dict[str, tuple[str, ...]]
-    """By stream: the computations and the injectors (as ``@NAME``) that write it."""
+    producers: dict[str, tuple[Sender, ...]]
+    """By stream: the computations and the injectors that write it."""
     sinks: dict[str, tuple[Sink, ...]]
     level_of: dict[str, int] = field(default_factory=dict)
-    replays: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By computation that catches up: which injector (``@NAME``) stands for which, for it alone."""
+    replays: dict[str, dict[Sender, Sender]] = field(default_factory=dict)
+    """By computation that catches up: which injector stands for which, for it alone."""
     derived: dict[str, tuple[tuple[Derived, int], ...]] = field(default_factory=dict)
     """By stream: the streams that are derived from it, and which of their parents it is."""
 
@@ -73,7 +74,7 @@ class Graph:
         """The percentile watermarks that somebody uses, beside the exact ones."""
         return tuple(sorted({node.watermark for node in self.nodes.values()} - {1.0}))
 
-    def senders(self, node: str) -> tuple[str, ...]:
+    def senders(self, node: str) -> tuple[Sender, ...]:
         """Whose watermarks bound a computation's input: those that write its inputs."""
         own = self.replays.get(node, {})
         inputs = self.nodes[node].inputs
@@ -86,8 +87,7 @@ class Graph:
             return tuple(edge for edge in edges if edge.consumer == source.reader)
         if not self.replays:
             return edges
-        name = injector_name(source.name)
-        return tuple(edge for edge in edges if name not in self.replays.get(edge.consumer, ()))
+        return tuple(edge for edge in edges if source.name not in self.replays.get(edge.consumer, ()))
 
     def behind(self, names: Iterable[str]) -> set[str]:
         """These computations, and all that read from them."""
@@ -98,19 +98,15 @@ class Graph:
         return found
 
 
-def injector_name(source: str) -> str:
-    """An injector's name among the senders of watermarks, where no computation can have it."""
-    return "@" + source
-
-
 def build(pipeline: Pipeline) -> Graph:
     """Checks a pipeline and cuts it into levels; each mistake has its own `PipelineError`."""
     if not pipeline.sources:
         raise PipelineError(f"pipeline {pipeline.name!r} has no injector: nothing would ever happen in it")
-    producers: dict[str, list[str]] = {}
+    _check_diverted(pipeline)
+    producers: dict[str, list[Sender]] = {}
     for source in pipeline.sources:
         for stream in source.streams:
-            producers.setdefault(stream, []).append(injector_name(source.name))
+            producers.setdefault(stream, []).append(source.name)
     for node in pipeline.nodes.values():
         for stream in node.streams:
             producers.setdefault(stream, []).append(node.name)
@@ -139,7 +135,7 @@ def build(pipeline: Pipeline) -> Graph:
         level = 1
         for stream, extractor in pipeline.nodes[name].inputs.items():
             for producer in producers[stream]:
-                if producer.startswith("@"):
+                if isinstance(producer, SourceName):
                     continue
                 chained = isinstance(extractor, ByKey)
                 level = max(level, level_of[producer] + (0 if chained else 1))
@@ -201,6 +197,29 @@ def _behind_parents(pipeline: Pipeline) -> list[Derived]:
     return list(order.values())
 
 
+def _check_diverted(pipeline: Pipeline) -> None:
+    """Refuses a stream that is somebody's diverted records and somebody else's too."""
+    owners: dict[str, str] = {}
+    for source in pipeline.sources:
+        owners |= dict.fromkeys(source.diverted, f"the injector of {source.stream!r}")
+    for node in pipeline.nodes.values():
+        for stream in node.diverted:
+            who = f"computation {node.name!r}"
+            if owners.setdefault(stream, who) != who:
+                raise PipelineError(
+                    f"pipeline {pipeline.name!r}: stream {stream!r} is what {who} and {owners[stream]} both "
+                    f"divert to: give the computation another name"
+                )
+    used = [(source.stream, f"the injector of {source.stream!r}") for source in pipeline.sources]
+    used += [(stream, f"computation {n.name!r}") for n in pipeline.nodes.values() for stream in n.outputs]
+    for stream, who in used:
+        if owners.get(stream, who) != who:
+            raise PipelineError(
+                f"pipeline {pipeline.name!r}: stream {stream!r} has the records that {owners[stream]} "
+                f"diverts, and {who} writes a stream of that name: give yours another name"
+            )
+
+
 def _written(pipeline: Pipeline, producers: Iterable[str], stream: str, who: str) -> None:
     if stream in producers:
         return
@@ -220,7 +239,7 @@ def _written(pipeline: Pipeline, producers: Iterable[str], stream: str, who: str
     raise PipelineError(message)
 
 
-def _topological(pipeline: Pipeline, producers: dict[str, list[str]]) -> list[str]:
+def _topological(pipeline: Pipeline, producers: dict[str, list[Sender]]) -> list[str]:
     """The computations, each behind those that it reads from; a cycle is named by its path."""
     order: list[str] = []
     done: set[str] = set()
@@ -247,7 +266,7 @@ def _topological(pipeline: Pipeline, producers: dict[str, list[str]]) -> list[st
                 (producer, False)
                 for stream in pipeline.nodes[name].inputs
                 for producer in reversed(producers[stream])
-                if not producer.startswith("@")
+                if isinstance(producer, str)
             )
     return order
 

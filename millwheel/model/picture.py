@@ -40,7 +40,7 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
     writers: dict[str, list[tuple[Kind, str]]] = {}
     for source in pipeline.sources:
         for stream in source.streams:
-            writers.setdefault(stream, []).append(("injector", source.name))
+            writers.setdefault(stream, []).append(("injector", str(source.name)))
     for node in pipeline.nodes.values():
         for stream in node.streams:
             writers.setdefault(stream, []).append(("computation", node.name))
@@ -63,7 +63,7 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
             depths[name] = max(before, default=0) + 1
         return depths[name]
 
-    boxes = [Box("injector", source.name, 0) for source in pipeline.sources]
+    boxes = [Box("injector", str(source.name), 0) for source in pipeline.sources]
     nodes = [Box("computation", name, depth(name, frozenset())) for name in pipeline.nodes]
     boxes += sorted(nodes, key=lambda box: box.depth)
     number = {(box.kind, box.name): index for index, box in enumerate(boxes)}

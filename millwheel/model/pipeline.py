@@ -12,6 +12,7 @@ from millwheel.model.computation import Computation
 from millwheel.model.derived import Derived, Step, is_public
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
+from millwheel.model.names import SourceName, check_name
 from millwheel.model.sink import Sink
 
 Late = Literal["deliver", "drop", "divert"]
@@ -43,29 +44,42 @@ class Node:
     @property
     def streams(self) -> tuple[str, ...]:
         """Every stream it may write, with those that it diverts to."""
+        return tuple(dict.fromkeys((*self.outputs, *self.diverted)))
+
+    @property
+    def diverted(self) -> tuple[str, ...]:
+        """The streams that it diverts to, which are its own."""
         errors = (self.name + ERRORS_SUFFIX,) if self.errors == "divert" else ()
         late = (self.name + LATE_SUFFIX,) if self.late == "divert" else ()
-        return (*self.outputs, *errors, *late)
+        return (*errors, *late)
 
 
 @dataclass(frozen=True)
 class Source:
     """An injector as it stands in a pipeline."""
 
-    name: str
-    stream: str
+    name: SourceName
     injector: Injector
-    reader: str = ""
-    """The computation that this source alone is read for: see `millwheel.model.replay`."""
-    of: str = ""
-    """The source whose injector it reads once more."""
+
+    @property
+    def stream(self) -> str:
+        """The stream that it feeds."""
+        return self.name.stream
+
+    @property
+    def reader(self) -> str:
+        """The computation that it is read for alone: see `millwheel.model.replay`."""
+        return self.name.reader
 
     @property
     def streams(self) -> tuple[str, ...]:
         """Every stream it may write, with the one that it diverts to."""
-        if self.injector.errors == "divert":
-            return (self.stream, self.stream + ERRORS_SUFFIX)
-        return (self.stream,)
+        return (self.stream, *self.diverted)
+
+    @property
+    def diverted(self) -> tuple[str, ...]:
+        """The stream that it diverts to."""
+        return (self.stream + ERRORS_SUFFIX,) if self.injector.errors == "divert" else ()
 
 
 class Pipeline:
@@ -81,7 +95,7 @@ class Pipeline:
     """
 
     def __init__(self, name: str) -> None:
-        _name("a pipeline", name)
+        check_name("a pipeline", name)
         self.name = name
         self.sources: list[Source] = []
         self.nodes: dict[str, Node] = {}
@@ -113,7 +127,7 @@ class Pipeline:
 
     def inject(self, stream: str, injector: Injector) -> Any:
         """Feeds a stream from outside."""
-        _name("a stream", stream)
+        check_name("a stream", stream, f"pipeline {self.name!r}")
         if not isinstance(injector, Injector):
             raise PipelineError(
                 f"pipeline {self.name!r}: stream {stream!r} is to be injected by {injector!r}, "
@@ -122,8 +136,7 @@ class Pipeline:
         if injector.errors not in ("stop", "divert"):
             raise PipelineError(f'stream {stream!r}: errors is "stop" or "divert", not {injector.errors!r}')
         earlier = sum(source.stream == stream for source in self.sources)
-        name = f"{stream}#{earlier + 1}" if earlier else stream
-        self.sources.append(Source(name, stream, injector))
+        self.sources.append(Source(SourceName(stream, earlier + 1), injector))
         return None
 
     def add(
@@ -153,11 +166,7 @@ class Pipeline:
                 f"pipeline {self.name!r}: add() takes a millwheel.Computation{hint}, not {computation!r}"
             )
         name = type(computation).__name__ if name is None else name
-        _name("a computation", name)
-        if name.startswith("@"):
-            raise PipelineError(
-                f"pipeline {self.name!r}: a computation's name does not begin with @: {name!r}"
-            )
+        check_name("a computation", name, f"pipeline {self.name!r}")
         where = f"pipeline {self.name!r}, computation {name!r}"
         if name in self.nodes:
             raise PipelineError(
@@ -170,7 +179,7 @@ class Pipeline:
         outputs = tuple(outputs)
         for stream in (*inputs, *outputs):
             if stream not in self.derived:
-                _name("a stream", stream, where)
+                check_name("a stream", stream, where)
         for stream, extractor in inputs.items():
             if not callable(extractor):
                 raise PipelineError(
@@ -216,7 +225,7 @@ class Pipeline:
         ``name`` is one that a user gave, or a label for people with a `MARK` behind it.
         """
         if is_public(name):
-            _name("a stream", name)
+            check_name("a stream", name, f"pipeline {self.name!r}")
             if name in self.derived:
                 raise PipelineError(f"pipeline {self.name!r} has two streams of the name {name!r}")
         number, label = 2, name
@@ -228,7 +237,7 @@ class Pipeline:
     def sink(self, stream: str, sink: Sink) -> None:
         """Takes a stream's records out."""
         if stream not in self.derived:
-            _name("a stream", stream)
+            check_name("a stream", stream, f"pipeline {self.name!r}")
         if not isinstance(sink, Sink):
             raise PipelineError(
                 f"pipeline {self.name!r}: stream {stream!r} is to go to {sink!r}, "
@@ -244,9 +253,3 @@ class Pipeline:
                 f"it has {', '.join(self.nodes) or 'none'}"
             )
         del self.nodes[name]
-
-
-def _name(what: str, name: object, where: str = "") -> None:
-    if not isinstance(name, str) or not name:
-        prefix = f"{where}: " if where else ""
-        raise PipelineError(f"{prefix}{what} has a name, a text that is not empty, not {name!r}")

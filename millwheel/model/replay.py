@@ -11,39 +11,37 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from millwheel.errors import PipelineError
-from millwheel.model.graph import Graph, injector_name
+from millwheel.model.graph import Graph
+from millwheel.model.names import Sender, SourceName
 
 
-def replay_name(source: str, reader: str) -> str:
-    """The name of the source that reads an injector for one computation."""
-    return f"{source} replayed to {reader}"
-
-
-def replaying(graph: Graph, replays: Mapping[str, Collection[str]]) -> Graph:
+def replaying(graph: Graph, replays: Mapping[str, Collection[SourceName]]) -> Graph:
     """The graph in which computations read injectors by themselves: ``replays`` says who reads which."""
     sources = list(graph.sources)
-    own: dict[str, dict[str, str]] = {}
+    own: dict[str, dict[Sender, Sender]] = {}
     for reader, names in replays.items():
         for source in graph.sources:
             if reader in graph.nodes and source.name in names:
-                name = replay_name(source.name, reader)
-                sources.append(replace(source, name=name, reader=reader, of=source.name))
-                own.setdefault(reader, {})[injector_name(source.name)] = injector_name(name)
+                name = source.name._replace(reader=reader)
+                sources.append(replace(source, name=name))
+                own.setdefault(reader, {})[source.name] = name
     return replace(graph, sources=tuple(sources), replays=own)
 
 
-def to_replay(graph: Graph, reader: str, new: Collection[str], read: Collection[str]) -> list[str]:
+def to_replay(
+    graph: Graph, reader: str, new: Collection[str], read: Collection[SourceName]
+) -> list[SourceName]:
     """The injectors that a new computation must read from their beginning.
 
     ``new`` are the computations that are new with it, ``read`` the injectors of which something was read.
     A `PipelineError` says why a stream cannot be had from its beginning.
     """
-    found: list[str] = []
+    found: list[SourceName] = []
     for stream in graph.nodes[reader].inputs:
         for producer in graph.producers[stream]:
-            if producer.startswith("@"):
-                if producer[1:] in read and producer[1:] not in found:
-                    found.append(producer[1:])
+            if isinstance(producer, SourceName):
+                if producer in read and producer not in found:
+                    found.append(producer)
             elif producer not in new:
                 raise PipelineError(
                     f'computation {reader!r}: replay="earliest" cannot bring back stream {stream!r}: '

@@ -16,8 +16,9 @@ from typing import Any
 
 from millwheel.errors import StoreError
 from millwheel.model.codec import pack, unpack
+from millwheel.model.names import source_name
 from millwheel.store.base import Get, Shard, Snapshot, Store
-from millwheel.store.layout import after
+from millwheel.store.layout import after, away_key
 
 _BATCH = 10_000  # entries removed in one write: few enough that the pipeline's writes do not wait long
 _LETTERS = b"RTIGBC"  # where in a shard a computation's number is the beginning of a key
@@ -73,7 +74,7 @@ def _take_name(store: Store, name: str, *, runs: bool) -> bool:
     with store.journal.snapshot() as snapshot:
         books = _books(snapshot)
         raw = {key: snapshot.get(key) for key in (b"numbers", b"shape", b"forgotten")}
-        offsets = [key for key, _ in snapshot.scan(b"o", after(b"o"))]
+        offsets = list(snapshot.scan(b"o", after(b"o")))
     numbers: dict[str, int] = books[b"numbers"] or {}
     _, pending = books[b"forgotten"] or (0, [])
     if name not in numbers:
@@ -101,14 +102,14 @@ def _take_name(store: Store, name: str, *, runs: bool) -> bool:
     if design is not None:
         design["away"].pop(name, None)
         puts.append((b"design", pack(design)))
-    own = [key for key in offsets if unpack(key[1:])[0].endswith(f" replayed to {name}")]
+    own = [key for key, value in offsets if source_name(unpack(value)[0]).reader == name]
 
     def guard(get: Get) -> None:
         if any(get(key) != value for key, value in raw.items()):
             raise _Moved
 
     try:
-        store.journal.write(puts, [b"away\x00" + name.encode(), *own], guard)
+        store.journal.write(puts, [away_key(name), *own], guard)
     except _Moved:
         return False
     return True

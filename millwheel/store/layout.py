@@ -22,7 +22,13 @@ from typing import Final
 
 import xxhash
 
+from millwheel.errors import StoreError
+from millwheel.model.codec import unpack
 from millwheel.model.keys import fingerprint, key_bytes
+from millwheel.model.names import SourceName
+
+FORMAT: Final = 3
+"""Of the journal and the shards. 3: injectors are named by tuples, names are in values and not in keys."""
 
 KIND_WATERMARK: Final = 0
 KIND_WALL: Final = 1
@@ -147,3 +153,33 @@ def after(prefix: bytes) -> bytes:
     """
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+def partition_key(source: SourceName, partition: str) -> bytes:
+    """Where the journal has how far a partition has been read: names may be longer than a store's key."""
+    return b"o" + _names_digest(source.stream, str(source.number), source.reader, partition)
+
+
+AWAY: Final = b"away\x00"
+
+
+def away_key(computation: str) -> bytes:
+    """Where the journal has the watermarks that a computation which was removed left with."""
+    return AWAY + _names_digest(computation)
+
+
+def _names_digest(*names: str) -> bytes:
+    parts = [key_bytes(name) for name in names]
+    lengths = b"".join(len(part).to_bytes(8, "big") for part in parts)
+    return hashlib.blake2b(lengths + b"".join(parts), digest_size=32).digest()
+
+
+def check_format(data: bytes | None) -> None:
+    """Refuses a store whose entry ``format`` is of another version; None: it has none yet."""
+    form = FORMAT if data is None else unpack(data)
+    if form != FORMAT:
+        age = "an earlier" if isinstance(form, int) and form < FORMAT else "a later"
+        raise StoreError(
+            f"the store has format {form}, and this version of millwheel reads format {FORMAT}: "
+            f"{age} version wrote it. Run it with that version, or begin with a new store"
+        )

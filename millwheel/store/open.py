@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from millwheel.errors import StoreError
 from millwheel.store.base import Store
+from millwheel.store.layout import check_format
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryStore
 
@@ -25,12 +26,23 @@ def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
 
 def open_existing(where: str | os.PathLike[str]) -> Store:
     """Opens a store that is there; one that is not there, or not finished, is an error, and is not made."""
-    return _open(where, existing=True)
+    return _checked(_open(where, existing=True))
 
 
 def open_to_read(where: str | os.PathLike[str]) -> Store:
     """Opens a store to look at it, also while it is being made or used: nothing is ever written."""
-    return _open(where, readonly=True)
+    return _checked(_open(where, readonly=True))
+
+
+def _checked(store: Store) -> Store:
+    """A store whose format this version reads; one that is being made has none yet."""
+    try:
+        with store.journal.snapshot() as snapshot:
+            check_format(snapshot.get(b"format"))
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _open(

@@ -313,9 +313,9 @@ def _stand_in(pipeline: Pipeline) -> tuple[Graph, dict[str, _Sent], dict[str, Co
         if source.stream not in sent:
             sent[source.stream] = _Sent(source.injector)
             sources.append(replace(source, injector=sent[source.stream]))
-    names = {f"@{source.name}" for source in sources}
+    names = {source.name for source in sources}
     producers = {
-        stream: tuple(name for name in found if not name.startswith("@") or name in names)
+        stream: tuple(name for name in found if isinstance(name, str) or name in names)
         for stream, found in graph.producers.items()
     }
     taps = {stream: Collect() for stream in graph.streams}

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millwheel.errors import StoreError
-from millwheel.master.journal import Partition, Shape, read_layout, read_shape
+from millwheel.master.journal import Shape, read_layout, read_partitions, read_shape
 from millwheel.model.codec import unpack
 from millwheel.model.derived import is_public, public_name
+from millwheel.model.names import SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
 from millwheel.store.layout import after
@@ -104,6 +105,8 @@ class StreamView:
 
     name: str
     producers: list[str]
+    """Computations."""
+    injectors: list[str]
     consumers: list[str]
     sinks: list[str]
     records: int
@@ -206,7 +209,11 @@ class _View:
         self._owner = str(unpack(journal[b"driver"] or b"\x92\x00\xa0")[1])
         commit, topology = journal[b"commit"], journal[b"topology"]
         self._epoch, self._committed, self._totals = 0, 0, dict[str, Any]()
-        self._watermarks, self._sources, self._holders = dict[str, Any](), dict[str, int](), dict[str, Any]()
+        self._watermarks, self._sources, self._holders = (
+            dict[str, Any](),
+            dict[SourceName, int](),
+            dict[SourceName, Any](),
+        )
         if commit is not None:
             (
                 self._epoch,
@@ -220,10 +227,7 @@ class _View:
             ) = unpack(commit)
         self._levels = _levels(unpack(topology)[0] if topology is not None else [], shape)
         self._before = window(samples, now, RATE_WINDOW)
-        self._partitions: dict[str, dict[str, Partition]] = {}
-        for key, value in partitions:
-            source, partition = unpack(key[1:])
-            self._partitions.setdefault(source, {})[partition] = Partition(*unpack(value))
+        self._partitions = read_partitions(partitions)
 
     def make(self) -> View:
         watch, totals = self._watch, self._totals
@@ -246,7 +250,7 @@ class _View:
                     who
                     for writers in self._shape.producers.values()
                     for who in writers
-                    if who.startswith("@")
+                    if isinstance(who, SourceName)
                 )
             ],
             streams=[self._stream(name) for name in self._shape.producers if is_public(name)],
@@ -297,14 +301,14 @@ class _View:
             **{kept: sum(part[index] for part in counters) for kept, index in KEPT.items()},
         )
 
-    def _injector(self, who: str) -> InjectorView:
+    def _injector(self, who: SourceName) -> InjectorView:
         low = self._sources.get(who, MIN_TIME)
-        partitions = self._partitions.get(who[1:], {})
+        partitions = self._partitions.get(who, {})
         slowest = sorted(partitions, key=lambda name: (partitions[name].watermark, partitions[name].newest))
         holder, _, why = self._holders.get(who, (None, None, None))
         return InjectorView(
-            name=who[1:],
-            stream=self._writes(who)[0],
+            name=str(who),
+            stream=who.stream,
             low_watermark=low,
             lag=self._lag(low),
             partition_count=len(partitions),
@@ -325,7 +329,8 @@ class _View:
         records = self._totals.get("streams", {}).get(name, 0)
         return StreamView(
             name=name,
-            producers=self._shape.producers[name],
+            producers=[who for who in self._shape.producers[name] if isinstance(who, str)],
+            injectors=[str(who) for who in self._shape.producers[name] if isinstance(who, SourceName)],
             consumers=[reader for reader, inputs in self._shape.inputs.items() if name in inputs],
             sinks=self._watch.sinks.get(name, []),
             records=records,
@@ -359,6 +364,6 @@ def _levels(journaled: list[list[str]], shape: Shape) -> Mapping[str, int]:
     if levels.keys() >= shape.inputs.keys():
         return levels
     for name in shape.inputs:  # in the order of the graph: senders come first
-        senders = (who for who in shape.senders(name) if not who.startswith("@"))
+        senders = (who for who in shape.senders(name) if isinstance(who, str))
         levels[name] = max((levels.get(who, 0) for who in senders), default=0) + 1
     return levels

@@ -6,11 +6,12 @@ value is published after the workers had it, and a value never goes back but bet
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.model.graph import Graph
+from millwheel.model.names import Sender, SourceName, WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import EXACT, is_of, variant
 
@@ -27,7 +28,7 @@ class IntervalMark:
     oldest_hold: int
     more_due: bool
     counters: list[int] = field(default_factory=list)
-    percentiles: dict[str, int] = field(default_factory=dict)
+    percentiles: dict[WatermarkName, int] = field(default_factory=dict)
     left: int = 0
     """Records that wait for the next epoch."""
     filter_bytes: int = 0
@@ -51,7 +52,7 @@ class WatermarkAuthority:
         """Computations of whose present intervals not all have reported."""
         self.inputs: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
         self.lows: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
-        self.percentiles: dict[str, int] = {
+        self.percentiles: dict[WatermarkName, int] = {
             variant(name, p): MIN_TIME for name in graph.nodes for p in graph.percentiles
         }
         """Low watermarks for less than all, by the names under which they travel."""
@@ -93,23 +94,23 @@ class WatermarkAuthority:
                     low = min(mark.percentiles.get(fast, MIN_TIME) for mark in marks.values())
                     self.percentiles[fast] = max(self.percentiles[fast], low)
 
-    def makes_due(self, sources: dict[str, int]) -> bool:
+    def makes_due(self, sources: Mapping[WatermarkName, int]) -> bool:
         """Whether these watermarks of the injectors would make a timer due: then the workers must run."""
         return self._passed_on(sources) is None
 
-    def pass_on(self, sources: dict[str, int]) -> None:
+    def pass_on(self, sources: Mapping[WatermarkName, int]) -> None:
         """Lets the injectors' watermarks pass through a graph at rest, where no timer is due by it."""
         passed = self._passed_on(sources)
         if passed is not None:
             self.inputs, self.lows, self.percentiles = passed
 
     def _passed_on(
-        self, sources: dict[str, int]
-    ) -> tuple[dict[str, int], dict[str, int], dict[str, int]] | None:
+        self, sources: Mapping[WatermarkName, int]
+    ) -> tuple[dict[str, int], dict[str, int], dict[WatermarkName, int]] | None:
         if self.unfinished:  # what was left may yet produce what is on time now
             return self.inputs, self.lows, self.percentiles
         inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
-        known = {**sources}
+        known: dict[WatermarkName, int] = {**sources}
         for name in self._graph.nodes:
             if name in self._waiting:
                 known[name] = lows[name]
@@ -131,14 +132,14 @@ class WatermarkAuthority:
                 percentiles[fast] = known[fast] = low
         return inputs, lows, percentiles
 
-    def lower(self, sources: dict[str, int], lowered: Collection[str]) -> bool:
+    def lower(self, sources: Mapping[WatermarkName, int], lowered: Collection[SourceName]) -> bool:
         """Follows injectors whose watermarks went back, between two runs (semantics 9); False: nobody did.
 
         ``lowered`` names those injectors. Every computation behind one of them, and every one that stands at
         the end of time, comes down to what its senders allow; the others stay.
         """
         before = {**self.inputs}, {**self.lows}, {**self.percentiles}
-        changed, known = set(lowered), dict(sources)
+        changed, known = set[Sender](lowered), dict(sources)
         for name, node in self._graph.nodes.items():
             senders = self._graph.senders(name)
             if self.inputs[name] == MAX_TIME or not changed.isdisjoint(senders):
@@ -209,12 +210,12 @@ class WatermarkAuthority:
         """A counter of a computation, over all intervals."""
         return sum(mark.counters[index] for mark in self._intervals[name].values() if mark.counters)
 
-    def admit(self, sources: dict[str, int], known: Collection[str]) -> None:
+    def admit(self, sources: Mapping[WatermarkName, int], known: Collection[str]) -> None:
         """Starts computations that are new where their senders stand, each behind its producers."""
         for name, node in self._graph.nodes.items():
             if name in known:
                 continue
-            marks = {**sources, **self.lows, **self.percentiles}
+            marks = dict(sources) | self.lows | self.percentiles
             reached = {
                 p: min((marks[variant(s, p)] for s in self._graph.senders(name)), default=MIN_TIME)
                 for p in (EXACT, *self._graph.percentiles)

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from millwheel.model.names import Percentile, Sender, WatermarkName
+
 EXACT: Final = 1.0
 
-_MARK = "\x1f"  # no name of a user's has this control character in it
 
-
-def variant(sender: str, percentile: float) -> str:
+def variant(sender: Sender, percentile: float) -> WatermarkName:
     """The name under which a sender's percentile watermark travels.
 
     >>> variant("Windower", EXACT)
     'Windower'
+    >>> variant("Windower", 0.99)
+    Percentile(sender='Windower', percentile=0.99)
     """
-    return sender if percentile == EXACT else f"{sender}{_MARK}{percentile}"
+    return sender if percentile == EXACT else Percentile(sender, percentile)
 
 
-def is_of(name: str, sender: str) -> bool:
+def is_of(name: WatermarkName, sender: Sender) -> bool:
     """Whether a name stands for a watermark of a sender, exact or not."""
-    return name.partition(_MARK)[0] == sender
+    return name == sender or (isinstance(name, Percentile) and name.sender == sender)
 
 
 def stragglers(pending: Iterable[tuple[int, int, str]], percentile: float) -> set[str]:

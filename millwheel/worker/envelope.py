@@ -16,6 +16,7 @@ from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, NamedTuple, cast
 
 from millwheel.model.codec import pack, pack_plain, unpack
+from millwheel.model.names import WatermarkName
 from millwheel.model.record import Record, RecordId, decode_json
 
 Bytes = bytes | memoryview
@@ -214,7 +215,7 @@ class Frame:
 
     senders: int
     sender: int
-    watermarks: dict[str, int]
+    watermarks: dict[WatermarkName, int]
     sections: dict[int, list[Bytes]] = field(default_factory=dict)
     """By level; those for a later level are passed on."""
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -224,6 +225,8 @@ class Frame:
     """An exception, pickled if it is to travel: nobody behind it does any work, the driver raises it."""
     unfinished: list[str] = field(default_factory=list)
     """Computations that have not done all of the epoch: the next one continues it."""
+    newest: dict[WatermarkName, int] = field(default_factory=dict)
+    """Of an injecting task, beside the watermarks: the newest timestamp that it read for each."""
 
     def to_bytes(self) -> bytes:
         """For the carrier."""

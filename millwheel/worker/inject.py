@@ -8,9 +8,10 @@ from typing import Any
 
 from millwheel.errors import InputError, MillWheelError, shorten
 from millwheel.model.codec import pack
-from millwheel.model.graph import Graph, injector_name
+from millwheel.model.graph import Graph
 from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.keys import By, ByKey
+from millwheel.model.names import WatermarkName
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record, RecordId
 from millwheel.model.time import MAX_TIME, MIN_TIME
@@ -32,7 +33,7 @@ class Injection:
         self._plan = plan
         self._task = task
         self.report = IntervalReport(0, task, 0)
-        self.marks: dict[str, tuple[int, int]] = {}
+        self.marks: dict[WatermarkName, tuple[int, int]] = {}
         """By injector: the watermark of what was read here, and the newest timestamp of it."""
         self.sections: list[tuple[int, int, bytes]] = []
         self.batches: list[bytes] = []
@@ -49,8 +50,8 @@ class Injection:
     def _run_source(self, source: Source, ranges: list[Range]) -> None:
         errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
         router = Router(self._graph, self._plan, 0, self._shard(source), errors)
-        name = injector_name(source.name)
-        held, newest = dict.fromkeys([n for n in self._plan.sources if is_of(n, name)], MAX_TIME), MIN_TIME
+        vouched = [name for name in self._plan.sources if is_of(name, source.name)]
+        held, newest = dict.fromkeys(vouched, MAX_TIME), MIN_TIME
         pending = _Pending()
         fields = _fields(self._graph, source.stream)
         for item in ranges:

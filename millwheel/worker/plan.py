@@ -13,6 +13,7 @@ from typing import Any
 from millwheel.model.codec import pack, unpack
 from millwheel.model.injector import Offset
 from millwheel.model.keys import TABLETS
+from millwheel.model.names import SourceName, WatermarkName, source_name, watermark_name
 from millwheel.watermark.source import SourceMark
 
 
@@ -35,7 +36,7 @@ class Range:
     before ``start``, for injectors whose watermark follows their timestamps.
     """
 
-    source: str
+    source: SourceName
     partition: str
     start: Offset
     end: Offset
@@ -57,13 +58,13 @@ class Plan:
     ranges: tuple[Range, ...]
     tasks: int
     """How many tasks inject; 0 where nothing is read."""
-    sources: dict[str, SourceMark]
-    """By injector (``@NAME``): what is known of its watermark before anything is read."""
-    ignored: dict[str, list[str]]
+    sources: dict[WatermarkName, SourceMark]
+    """By injector: what is known of its watermark before anything is read."""
+    ignored: dict[WatermarkName, list[str]]
     """By percentile watermark of an injector: the partitions that it leaves behind."""
     before: dict[str, int]
     """By computation: the input watermark before this epoch, which decides what is late."""
-    lows: dict[str, int]
+    lows: dict[WatermarkName, int]
     """By computation: the low watermark before this epoch."""
     holds: dict[str, dict[int, int]]
     """By computation and interval (its first tablet): the oldest hold before this epoch."""
@@ -119,6 +120,10 @@ class Plan:
         values["intervals"] = tuple(
             tuple(Interval(*interval) for interval in level) for level in values["intervals"]
         )
-        values["sources"] = {name: SourceMark(*mark) for name, mark in values["sources"].items()}
-        values["ranges"] = tuple(Range(*item) for item in values["ranges"])
+        values["sources"] = {
+            watermark_name(name): SourceMark(*mark) for name, mark in values["sources"].items()
+        }
+        for kept in ("ignored", "lows"):
+            values[kept] = {watermark_name(name): value for name, value in values[kept].items()}
+        values["ranges"] = tuple(Range(source_name(source), *rest) for source, *rest in values["ranges"])
         return Plan(**values)

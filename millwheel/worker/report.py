@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from millwheel.model.names import WatermarkName, source_name
 from millwheel.model.time import MAX_TIME
 
 
@@ -38,7 +39,7 @@ class NodeReport:
     """The input watermark, after the epoch."""
     low: int = 0
     """The low watermark (4.5), after the epoch."""
-    percentiles: dict[str, int] = field(default_factory=dict)
+    percentiles: dict[WatermarkName, int] = field(default_factory=dict)
     """The percentile low watermarks that somebody uses, by the names under which they travel."""
     next_timer: int = MAX_TIME
     """The oldest pending watermark timer."""
@@ -87,4 +88,5 @@ class IntervalReport:
     def from_value(value: dict[str, Any]) -> IntervalReport:
         """The inverse of `to_value`."""
         nodes = {name: NodeReport(**node) for name, node in value["nodes"].items()}
-        return IntervalReport(**{**value, "nodes": nodes})
+        newest = [[source_name(source), *rest] for source, *rest in value["newest"]]
+        return IntervalReport(**{**value, "nodes": nodes, "newest": newest})

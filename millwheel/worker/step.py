@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from millwheel.errors import FencedError
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Graph
+from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import backlog_tablet, checkpoint_key, interval_key, tablets_of
@@ -53,7 +54,7 @@ _FORGET = 4  # logs of IDs forgotten in one step for each that it may add: so it
 class Outcome:
     """What a committed step answers, now and whenever it is asked again (6.1.2)."""
 
-    lows: dict[str, int]
+    lows: dict[WatermarkName, int]
     sections: list[tuple[int, int, bytes]]
     batches: list[bytes]
     report: dict[str, Any]
@@ -120,7 +121,7 @@ class Worker:
         plan: Plan,
         level: int,
         index: int,
-        watermarks: dict[str, int],
+        watermarks: dict[WatermarkName, int],
         sections: list[Section],
         *,
         unfinished: Collection[str] = (),
@@ -143,7 +144,7 @@ class Worker:
         plan: Plan,
         level: int,
         index: int,
-        watermarks: dict[str, int],
+        watermarks: dict[WatermarkName, int],
         sections: list[Section],
         unfinished: Collection[str],
         *,
@@ -308,7 +309,9 @@ class _Attempt:
                 found += ids.news(self._plan.now, retention.values())
         return found
 
-    def run(self, snapshot: Snapshot, watermarks: dict[str, int], sections: list[Section]) -> Outcome:
+    def run(
+        self, snapshot: Snapshot, watermarks: dict[WatermarkName, int], sections: list[Section]
+    ) -> Outcome:
         """Runs every computation of the level, in the order of the graph."""
         started = time.perf_counter()
         if self.reading is not None:
@@ -316,7 +319,7 @@ class _Attempt:
         by_consumer: dict[str, list[Section]] = {}
         for section in sections:
             by_consumer.setdefault(self._worker.graph.edges[section.edge].consumer, []).append(section)
-        lows: dict[str, int] = {}
+        lows: dict[WatermarkName, int] = {}
         for name in self._worker.graph.levels[self._level - 1]:
             arrivals, waited = self._arrivals(name, snapshot, by_consumer.get(name, []))
             lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals, waited)
@@ -364,10 +367,10 @@ class _Attempt:
         self,
         name: str,
         snapshot: Snapshot,
-        watermarks: dict[str, int],
+        watermarks: dict[WatermarkName, int],
         arrivals: Arrivals,
         waited: list[bytes],
-    ) -> dict[str, int]:
+    ) -> dict[WatermarkName, int]:
         worker, plan = self._worker, self._plan
         graph = worker.graph
         context = worker._contexts[name]
@@ -468,7 +471,7 @@ class _Attempt:
         oldest = MAX_TIME
         alone = len(plan.intervals[self._level - 1]) == 1
         for sender in graph.senders(name):
-            if graph.level_of.get(sender) == self._level and not plan.drain:
+            if isinstance(sender, str) and graph.level_of[sender] == self._level and not plan.drain:
                 for first, hold in plan.holds.get(sender, {}).items():
                     if not alone or first != self._interval.first:
                         oldest = min(oldest, hold)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millwheel.errors import EngineError, MillWheelError, UserCodeError
+from millwheel.model.names import WatermarkName
 from millwheel.model.sink import Sink
 from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
@@ -26,8 +27,6 @@ class SinkFailure(Exception):
 Dumps = Callable[[Any], bytes]
 """How an error is pickled to travel; None where it need not."""
 
-_NEWEST = "^"  # after an injector's name: its newest timestamp, which frames carry beside the watermark
-
 
 def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) -> list[Frame]:
     """Reads this task's ranges; gives a frame for each slot."""
@@ -39,12 +38,10 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
         return _failed(frames, error, dumps)
     for level, slot, section in injection.sections:
         frames[slot].sections.setdefault(level, []).append(section)
-    marks: dict[str, int] = {}
-    for name, (held, newest) in injection.marks.items():
-        marks[name] = held
-        marks[name + _NEWEST] = newest
+    held = {name: mark for name, (mark, _) in injection.marks.items()}
+    newest = {name: top for name, (_, top) in injection.marks.items()}
     for frame in frames:
-        frame.watermarks = marks
+        frame.watermarks, frame.newest = held, newest
     frames[task % plan.slots].reports.append(injection.report.to_value())
     frames[task % plan.slots].batches = injection.batches
     return frames
@@ -100,7 +97,7 @@ def run_level(
         for data in frame.sections.get(level, ()):
             section = unpack_section(data)
             by_interval.setdefault(section.interval, []).append(section)
-    lows: dict[str, int] = {}
+    lows: dict[WatermarkName, int] = {}
     unfinished = {name for frame in arrived for name in frame.unfinished}
     left_over = set(unfinished)
     try:
@@ -188,21 +185,21 @@ def _commit(worker: Worker, plan: Plan, deferred: list[Deferred], held: list[_He
     settle([one for one in deferred if one.level in worker.weak])
 
 
-def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[str, int]:
+def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[WatermarkName, int]:
     """The watermarks of all senders: the minimum over those who speak for a part of one (7.2)."""
-    merged: dict[str, int] = {}
+    merged: dict[WatermarkName, int] = {}
+    newest: dict[WatermarkName, int] = {}
     for frame in frames:
         for name, value in frame.watermarks.items():
-            if name.endswith(_NEWEST) and name.startswith("@"):
-                merged[name] = max(merged.get(name, value), value)
-            else:
-                merged[name] = min(merged.get(name, value), value)
+            merged[name] = min(merged.get(name, value), value)
+        for name, value in frame.newest.items():
+            newest[name] = max(newest.get(name, value), value)
     if level > 1:
         return merged
-    marks: dict[str, int] = {}
+    marks: dict[WatermarkName, int] = {}
     for name, mark in plan.sources.items():
         if name in merged:
-            mark = mark.join(merged[name], merged[name + _NEWEST])
+            mark = mark.join(merged[name], newest[name])
         marks[name] = mark.watermark()
     return marks
 

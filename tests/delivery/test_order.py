@@ -17,6 +17,7 @@ from millwheel.master.driver import Driver
 from millwheel.model.codec import unpack
 from millwheel.model.graph import build
 from millwheel.model.keys import key_text
+from millwheel.model.names import SourceName
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import decode_row
@@ -164,7 +165,7 @@ def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() 
     assert {section.counts is None for found in by_interval.values() for section in found} == {True, False}
     worker = Worker(graph, driver.numbers, store)
     for index, sections in by_interval.items():
-        worker.step(plan, 1, index, {"@in": 0}, sections)
+        worker.step(plan, 1, index, {SourceName("in"): 0}, sections)
     prefix = row_prefix(driver.numbers["Gather"])
     found = {}
     for shard in store.shards:

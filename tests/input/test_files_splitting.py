@@ -16,6 +16,7 @@ import millwheel as mw
 from millwheel.injectors import lines
 from millwheel.master.journal import Partition
 from millwheel.master.planning import Poll, SkewLimit, choose_ranges
+from millwheel.model.names import SourceName
 from millwheel.model.pipeline import Source
 from tests.input.reading import opened, path_of, values, write
 
@@ -85,17 +86,17 @@ def test_the_ranges_of_all_epochs_and_tasks_read_each_line_once_and_in_order(
             text, entries = _jsonl(texts, end=True)
             expected[str(write(Path(folder) / f"{number}.jsonl", text))] = entries
         injector = opened(Files(Path(folder) / "*.jsonl", timestamp="t"))
-        source = Source("in", "in", injector)
+        source = Source(SourceName("in"), injector)
         poll = Poll(dict(injector.poll()), True)
-        partitions = {"in": {name: Partition() for name in poll.ends}}
+        partitions = {source.name: {name: Partition() for name in poll.ends}}
         found: dict[str, list[Any]] = {name: [] for name in expected}
         with mock.patch("millwheel.master.planning._SMALLEST_SHARE", 3):
             while ranges := choose_ranges(
-                [source], {"in": poll}, partitions, bound, tasks, unsplit, SkewLimit()
+                [source], {source.name: poll}, partitions, bound, tasks, unsplit, SkewLimit()
             ):
                 assert sorted({item.task for item in ranges}) == list(range(max(r.task for r in ranges) + 1))
                 for item in sorted(ranges, key=lambda item: item.task):
-                    state = partitions["in"][item.partition]
+                    state = partitions[source.name][item.partition]
                     assert state.offset == item.start, "a task reads behind one that comes after it"
                     found[path_of(item.partition)] += values(
                         injector.read(item.partition, item.start, item.end)

@@ -19,6 +19,7 @@ from millwheel.master.local import LocalExecutor
 from millwheel.model.codec import unpack
 from millwheel.model.graph import build
 from millwheel.model.keys import TABLETS
+from millwheel.model.names import SourceName
 from millwheel.store.check import check
 from millwheel.store.layout import after
 from millwheel.store.memory import MemoryStore
@@ -191,7 +192,7 @@ def test_a_plan_on_a_new_layout_is_run_again_on_it(slots: int, committed: int) -
     running.driver.journal.plan(plan, running.graph)
     worker = Worker(running.graph, running.driver.numbers, running.store)
     for index in range(committed):
-        worker.step(plan, 2, index, {"Windows": 0, "@records": 0}, [])
+        worker.step(plan, 2, index, {"Windows": 0, SourceName("records"): 0}, [])
     running.start(slots)
     again = running.driver.next_plan()
     assert again is not None

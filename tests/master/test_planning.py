@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.master.journal import Partition
 from millwheel.master.planning import Poll, SkewLimit, choose_ranges
+from millwheel.model.names import SourceName
 from millwheel.model.pipeline import Source
 from millwheel.worker.plan import Range
 
@@ -38,9 +39,9 @@ class _Sized(mw.Injector):
 
 def _ranges(injector: _Sized, bound: int, tasks: int, unsplit: int = 4_000) -> list[Range]:
     poll = Poll(dict(injector.poll()), True)
-    partitions = {"in": {name: Partition() for name in poll.ends}}
-    source = Source("in", "in", injector)
-    return choose_ranges([source], {"in": poll}, partitions, bound, tasks, unsplit, SkewLimit())
+    partitions = {SourceName("in"): {name: Partition() for name in poll.ends}}
+    source = Source(SourceName("in"), injector)
+    return choose_ranges([source], {source.name: poll}, partitions, bound, tasks, unsplit, SkewLimit())
 
 
 def _by_task(ranges: list[Range]) -> list[int]:

@@ -18,6 +18,7 @@ from pyspark import SparkFiles
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.model.graph import build
+from millwheel.model.names import SourceName
 from millwheel.spark import parcels
 from millwheel.spark.executor import SparkExecutor
 from millwheel.spark.parcels import Parcels, receive, send
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def _frames(size: int) -> list[Frame]:
     """For three slots."""
-    return [Frame(2, 1, {"@in": slot}, {1: [bytes((slot,)) * size]}) for slot in range(3)]
+    return [Frame(2, 1, {SourceName("in"): slot}, {1: [bytes((slot,)) * size]}) for slot in range(3)]
 
 
 class TestOneTask:
@@ -73,7 +74,15 @@ class TestOneTask:
 def test_a_frame_in_parts_is_the_same_frame() -> None:
     for frame in (
         Frame(2, 1, {}),
-        Frame(3, 0, {"@in": 5}, {1: [b"a", b""], 2: [], 3: [b"bc"]}, [{"level": 1}], [b"batch"], b"error"),
+        Frame(
+            3,
+            0,
+            {SourceName("in"): 5},
+            {1: [b"a", b""], 2: [], 3: [b"bc"]},
+            [{"level": 1}],
+            [b"batch"],
+            b"error",
+        ),
     ):
         data = b"".join(frame.to_parts())
         assert Frame.from_parts(memoryview(data)) == frame

@@ -23,7 +23,8 @@ from hypothesis.stateful import (
 
 import millwheel as mw
 from millwheel.model.codec import pack, unpack
-from millwheel.model.graph import Graph, build, injector_name
+from millwheel.model.graph import Graph, build
+from millwheel.model.names import SourceName
 from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
 from millwheel.watermark.source import SourceMark
 from tests.computations import Echo
@@ -114,7 +115,7 @@ class AuthorityMachine(RuleBasedStateMachine):
         self.graph = graph
         self.authority = WatermarkAuthority(graph)
         self.names = list(graph.nodes)
-        self.sources = {injector_name(name): Source() for name in ("in", "more")}
+        self.sources = {SourceName(name): Source() for name in ("in", "more")}
         self.tablets = {name: [Tablet() for _ in range(TABLETS)] for name in self.names}
         self.true_inputs = dict.fromkeys(self.names, mw.MIN_TIME)
         self.true_lows = dict.fromkeys(self.names, mw.MIN_TIME)
@@ -135,7 +136,7 @@ class AuthorityMachine(RuleBasedStateMachine):
     # What happens in the workers
 
     @rule(
-        which=st.sampled_from(["@in", "@more"]),
+        which=st.sampled_from([SourceName("in"), SourceName("more")]),
         by=st.dictionaries(st.sampled_from(PARTITIONS), st.integers(0, 20)),
         read=st.sets(st.sampled_from(PARTITIONS)),
     )
@@ -488,7 +489,7 @@ def test_watermarks_are_not_passed_on_past_an_interval_that_has_not_reported(
 ) -> None:
     authority.report("C", 4, mark(2, low=50))
     authority.publish({"C": {0, 4, 6}})
-    authority.pass_on({"@in": 50})
+    authority.pass_on({SourceName("in"): 50})
     assert authority.lows == {"C": 10}
 
 

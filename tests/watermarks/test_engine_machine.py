@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local import LocalExecutor
-from millwheel.model.graph import Graph, build, injector_name
+from millwheel.model.graph import Graph, build
+from millwheel.model.names import SourceName
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
@@ -265,8 +266,8 @@ class EngineMachine(RuleBasedStateMachine):
         sent: dict[str, Counter[str]] = {stream: Counter() for stream in self.graph.streams}
         got: dict[str, Counter[str]] = {name: Counter() for name in self.names}
         for item in plan.ranges:
-            records = self.injectors[item.source].read(item.partition, item.start, item.end)
-            sent[item.source].update(str(record.value["name"]) for record in records)
+            records = self.injectors[item.source.stream].read(item.partition, item.start, item.end)
+            sent[item.source.stream].update(str(record.value["name"]) for record in records)
         for name in self.names:
             node = int(name[1:])
             for event in self.stories[node].of(plan.epoch):
@@ -399,7 +400,7 @@ class EngineMachine(RuleBasedStateMachine):
             for partition, records in injector.records.items():
                 for record in records[self.read_so_far(injector, partition) :]:
                     if self.on_time[str(record.value["name"])]:
-                        assert known[injector_name(stream)] <= record.timestamp
+                        assert known[SourceName(stream)] <= record.timestamp
         for name in self.names:
             low = authority.lows[name]
             assert low <= authority.inputs[name] <= min(known[s] for s in self.graph.senders(name))

@@ -53,7 +53,7 @@ def test_a_pending_timer_does_not_hold_what_its_input_has_not_reached() -> None:
     h = mw.testing.Harness(pipeline(lambda c, record: c.set_timer("t", 50)))
     h.send("in", 1, timestamp=5, key="a")
     h.advance("in", 20)
-    assert h.explain_watermark("First").cause.who == "@in"
+    assert h.explain_watermark("First").cause.who == "in"
 
 
 def test_an_injector_is_named_with_the_partition_that_holds_it() -> None:
@@ -62,7 +62,7 @@ def test_an_injector_is_named_with_the_partition_that_holds_it() -> None:
     from millwheel.master.explain import explain
 
     cause = explain(running.driver.store, "Windower").cause
-    assert (cause.who, cause.partition, cause.time) == ("@in", "slow", 5)
+    assert (cause.who, cause.partition, cause.time) == ("in", "slow", 5)
 
 
 def test_an_expected_partition_that_is_missing_is_named() -> None:

@@ -198,29 +198,34 @@ const graph = { shape: "", nodes: {}, injectors: {}, edges: [] };
 function layOut(view, width) {
   const boxes = new Map();
   const add = (id, kind, depth, part) => boxes.set(id, { id, kind, depth, part, ...(kind === "sink" ? SINK : NODE) });
-  for (const part of view.injectors) add(`@${part.name}`, "injector", 0, part);
-  const producers = Object.fromEntries(view.streams.map((stream) => [stream.name, stream.producers]));
+  // Boxes of three kinds: their ids begin with the kind, so that no name is taken for another's.
+  for (const part of view.injectors) add(`injector ${part.name}`, "injector", 0, part);
+  const writers = (stream) => [...stream.injectors.map((name) => `injector ${name}`), ...stream.producers.map((name) => `node ${name}`)];
+  const producers = Object.fromEntries(view.streams.map((stream) => [stream.name, writers(stream)]));
   const left = [...view.computations];
   while (left.length) {
     const at = left.findIndex((part) => part.inputs.every((stream) => (producers[stream] || []).every((who) => boxes.has(who))));
     const [part] = left.splice(Math.max(at, 0), 1);
     const senders = part.inputs.flatMap((stream) => producers[stream] || []).filter((who) => boxes.has(who));
-    add(part.name, "node", Math.max(0, ...senders.map((who) => boxes.get(who).depth)) + 1, part);
+    add(`node ${part.name}`, "node", Math.max(0, ...senders.map((who) => boxes.get(who).depth)) + 1, part);
   }
   const links = [];
   for (const stream of view.streams) {
-    const ends = [...stream.consumers];
+    const from = writers(stream);
+    const depth = Math.max(...from.map((who) => boxes.get(who).depth)) + 1;
+    const ends = stream.consumers.map((name) => `node ${name}`);
     stream.sinks.forEach((sink, i) => {
-      const id = `>${stream.name} ${i}`;
-      add(id, "sink", Math.max(...stream.producers.map((who) => boxes.get(who).depth)) + 1, { name: sink });
+      const id = `sink ${i} ${stream.name}`;
+      add(id, "sink", depth, { name: sink });
       ends.push(id);
     });
     if (!ends.length && stream.records) {
-      add(`>${stream.name}`, "sink", Math.max(...stream.producers.map((who) => boxes.get(who).depth)) + 1, { name: "read by nobody" });
-      ends.push(`>${stream.name}`);
+      const id = `sink - ${stream.name}`;
+      add(id, "sink", depth, { name: "read by nobody" });
+      ends.push(id);
     }
-    for (const from of stream.producers) {
-      const box = boxes.get(from);
+    for (const who of from) {
+      const box = boxes.get(who);
       if (ends.length) box.ports = [...(box.ports || []), stream.name];
       ends.forEach((to, i) => links.push({ from: box, to: boxes.get(to), stream: stream.name, forked: ends.length > 1, first: i === 0 }));
     }
@@ -419,7 +424,7 @@ async function why() {
     const found = await ask("api/explain", { computation: name });
     if (name !== live.chosen) return;
     $("why").replaceChildren(...found.steps.map((step) => {
-      const who = step.who.startsWith("@") ? `injector ${step.who.slice(1)}` : step.who;
+      const who = step.kind === "injector" ? `injector ${step.who}` : step.who;
       return h("li", {}, h("b", {}, who), ` stands at ${moment(step.low_watermark)}: ${step.text}`, " ",
         step.key === null ? null : h("button", { class: "link", type: "button", onclick: () => find(step.who, step.key) }, "Show this key"));
     }));
