@@ -23,8 +23,9 @@ demo: setup ## Find what is unusual in a generated stream of search queries.
 test: setup lint ## Run every test.
 	@$(BIN)/pytest -n 2 --dist loadfile $(TESTS)
 
-nightly: setup ## Compare 20,000 random pipelines with the reference.
+nightly: setup ## Compare 20,000 random pipelines with the reference; damage a store 1,000 times.
 	@DIFFERENTIAL_PIPELINES=20000 $(BIN)/pytest -n 2 -q tests/differential/test_pipelines.py
+	@MILLWHEEL_DAMAGES=1000 $(BIN)/pytest -q tests/store/test_damage.py
 
 lint: $(STAMP) ## Check format, style and types.
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

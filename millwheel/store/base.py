@@ -104,6 +104,10 @@ class Store(abc.ABC):
         """
         return None
 
+    def verify(self) -> None:
+        """Raises a `StoreError` where a file of the store is damaged; a server looks after its own."""
+        return None
+
     def compact(self) -> tuple[int, int]:
         """Gives space back that nobody uses; the bytes before and after. Only for who holds the lock."""
         raise StoreError(f"{self.address} cannot be compacted: it keeps no more than it needs")

@@ -90,6 +90,7 @@ def add_store_commands(commands: Any, export: Export) -> None:
 def _store_check(options: argparse.Namespace) -> int:
     store = open_to_read(options.store)
     try:
+        store.verify()
         found = check(store)
     finally:
         store.close()

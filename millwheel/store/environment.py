@@ -1,6 +1,8 @@
 """One environment of LMDB: an ordered map of bytes in a folder, for all processes of a machine.
 
 A handle follows its file: where `compact` has put another one in its place, the next transaction is on that.
+Of a store each value has a checksum behind it, and one entry, which nobody else sees, counts
+the writes: a file that has fewer of them than it had is an older copy.
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ from typing import Any, cast
 import lmdb
 
 from millwheel.errors import StoreError
+from millwheel.store.audit import audit
 from millwheel.store.base import Guard, Range
+from millwheel.store.checksum import digest, is_whole, seal_all, sealed
 from millwheel.store.identity import private_folder, sync_folder
-from millwheel.store.pages import Damaged, read_head, renumber
+from millwheel.store.pages import Damaged, Meta, head_of, read_head, renumber
+from millwheel.store.seal import Mark, digest_of
 
 DATA = "data.mdb"
 LOCK = "lock.mdb"
 _READERS = 1024  # slots for reading processes; a killed one's slot is taken back at the next open
 _COMPACTED = "compacted"
+_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
+WRITES = b"\x00writes"
+"""The entry that counts the writes; before every other."""
 DRIVER_LOCK = "driver.lock"
 """The file beside the environments that the driver of the store holds."""
 
@@ -56,6 +64,49 @@ class _Snapshot:
         """A read is a memory access here."""
 
 
+class _CheckedSnapshot(_Snapshot):
+    """A read transaction of an environment with checksums."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, txn: Any, path: Path) -> None:
+        super().__init__(txn)
+        self._path = path
+
+    def get(self, key: bytes) -> bytes | None:
+        stored = self._txn.get(key)
+        return stored if stored is None else self._value(key, stored)
+
+    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = []
+        get = self._txn.get
+        for key in keys:
+            stored = get(key)
+            if stored is not None:
+                value = stored[:-4]
+                if not stored.endswith(digest(key + value)[:4]):
+                    raise self._damaged(key)
+                stored = value
+            found.append(stored)
+        return found
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in super().scan(start, stop):
+            value = stored[:-4]
+            if not stored.endswith(digest(key + value)[:4]):
+                raise self._damaged(key)
+            if key != WRITES:
+                yield key, value
+
+    def _value(self, key: bytes, stored: bytes) -> bytes:
+        if not is_whole(key, stored):
+            raise self._damaged(key)
+        return stored[:-4]
+
+    def _damaged(self, key: bytes) -> Damaged:
+        return Damaged(self._path / DATA, f"the entry {key[:40].hex()} has a wrong checksum")
+
+
 class LmdbShard:
     """One environment. The lock keeps the map from being moved under a reader of this process.
 
@@ -63,6 +114,9 @@ class LmdbShard:
     ``new`` it is made where it is not there.
     ``still`` is called before another file is opened in the place of the first one, and raises to refuse it;
     without it a handle stays with the file that it has.
+
+    With ``checked`` values have checksums, and writes are counted; ``witness`` gives what is noted beside the
+    count with each of them.
     """
 
     def __init__(
@@ -74,6 +128,8 @@ class LmdbShard:
         readonly: bool = False,
         new: bool = True,
         still: Callable[[], None] | None = None,
+        checked: bool = False,
+        witness: Callable[[], bytes] | None = None,
     ) -> None:
         self._path = path
         self._data = os.fspath(path / DATA)
@@ -82,6 +138,8 @@ class LmdbShard:
         self._readonly = readonly
         self._new = new and not readonly
         self._still = still
+        self._checked = checked
+        self._witness = witness
         self._lock = threading.RLock()
         self._reading = 0
         with explained(path):
@@ -113,6 +171,8 @@ class LmdbShard:
                 break
             self._env.close()
         self._env.reader_check()
+        if self._checked and self._is_short():
+            self.verify(None)  # as a rule the end of the file was cut off: LMDB would die of SIGBUS
 
     @contextmanager
     def snapshot(self) -> Iterator[_Snapshot]:
@@ -121,7 +181,9 @@ class LmdbShard:
                 txn = self._begin(write=False)
             self._reading += 1
             try:
-                yield _Snapshot(txn)
+                yield _CheckedSnapshot(txn, self._path) if self._checked else _Snapshot(txn)
+            except lmdb.Error as error:
+                raise Damaged(self._path / DATA, f"LMDB cannot read a page ({error})") from error
             finally:
                 self._reading -= 1
                 txn.abort()
@@ -137,15 +199,21 @@ class LmdbShard:
         with self._lock, explained(self._path):
             if self._readonly:
                 raise StoreError(f"the store {self._path.parent} was opened to be read only")
+            noted = self._witness() if self._witness is not None else b""
+            entries = seal_all(puts) if self._checked else puts
             while True:
                 txn = self._begin(write=True)
                 try:
+                    snapshot = _CheckedSnapshot(txn, self._path) if self._checked else _Snapshot(txn)
                     if guard is not None:
-                        guard(txn.get)
+                        guard(snapshot.get)
                     for key in deletes:
                         txn.delete(key)
                     with txn.cursor() as cursor:
-                        cursor.putmulti(puts)
+                        cursor.putmulti(entries)
+                    if self._checked:
+                        count = _count(snapshot.get(WRITES)) + 1
+                        txn.put(WRITES, sealed(WRITES, count.to_bytes(8, "big") + noted))
                     txn.commit()
                     return
                 except lmdb.MapFullError:
@@ -173,6 +241,51 @@ class LmdbShard:
     def _grow(self) -> None:
         self._env.reader_check()
         self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def writes(self) -> tuple[int, bytes]:
+        """How often it was written, and what was noted with the last write."""
+        with self.snapshot() as snapshot:
+            found = snapshot.get(WRITES)
+        return _count(found), found[8:] if found is not None else b""
+
+    def _is_short(self) -> bool:
+        """Whether the file ends before its last page, as far as the meta page knows."""
+        newest = read_head(self._path / DATA).newest
+        return os.stat(self._data).st_size < (newest.last_page + 1) * newest.page_size
+
+    def verify(self, mark: Mark | None) -> None:
+        """Raises `Damaged` where the file is not what was written: at ``mark``, or ever."""
+        with self._pinned() as (file, meta):
+            path = self._path / DATA
+            if mark is not None and meta.transaction < mark.transaction:
+                raise Damaged(
+                    path,
+                    f"transaction {meta.transaction} is the last, and it was closed at {mark.transaction}: "
+                    "this is an older copy",
+                )
+            if mark is None or mark != Mark(meta.transaction, digest_of(file)):
+                audit(path, file, meta)
+
+    def mark(self) -> Mark:
+        """What the file is now; wrong where somebody writes meanwhile."""
+        with self._pinned() as (file, meta):
+            return Mark(meta.transaction, digest_of(file))
+
+    @contextmanager
+    def _pinned(self) -> Iterator[tuple[int, Meta]]:
+        """The file, and a state of it whose pages are not used again meanwhile, whoever writes."""
+        while True:
+            with self._lock, explained(self._path):
+                txn = self._begin(write=False)
+                try:
+                    with open(self._data, "rb") as file:
+                        head = head_of(self._path / DATA, file.fileno())
+                        for meta in head.metas:
+                            if meta.transaction == txn.id():
+                                yield file.fileno(), meta
+                                return
+                finally:
+                    txn.abort()
 
     @property
     def path(self) -> Path:
@@ -216,6 +329,10 @@ class LmdbShard:
         self._env.close()
 
 
+def _count(found: bytes | None) -> int:
+    return int.from_bytes(found[:8], "big") if found is not None else 0
+
+
 def _inode(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
@@ -229,6 +346,8 @@ def explained(path: Path) -> Iterator[None]:
     """Turns what LMDB and the file system say into a `StoreError` that says what to do."""
     try:
         yield
+    except _DAMAGE as error:
+        raise Damaged(path / DATA, f"LMDB cannot read a page ({error})") from error
     except lmdb.Error as error:
         raise StoreError(_advice(path, str(error))) from error
     except OSError as error:

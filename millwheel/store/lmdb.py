@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from millwheel.errors import StoreError
 from millwheel.store.base import Shard, Store
 from millwheel.store.environment import DATA, DRIVER_LOCK, LmdbShard, explained, holder
 from millwheel.store.identity import Identity, decide_identity, private_folder, read_identity
+from millwheel.store.seal import read_seal, remove_seal, write_seal
+from millwheel.store.witness import refuse_older_copies
 
 _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
+_VERIFIED_TO_LOOK = 1 << 30  # bytes: up to a second; beyond them `store check` and the next run verify
 _OLD_IDENTITY = b"shards"  # of a store of format 1: an entry of its journal
 
 
@@ -59,10 +63,11 @@ class LmdbStore(Store):
                 raise StoreError(_elsewhere(self._path, "there is another one"))
             self._identity = found
             self.address = f"lmdb://{quote(str(self._path))}?sync={int(sync)}&id={found.id}"
-            self.journal: Shard = self._environment("journal")
-            self.shards: Sequence[Shard] = [
-                self._environment(_name(number)) for number in range(found.shards)
-            ]
+            environments = [self._environment(_name(number)) for number in range(found.shards)]
+            self.shards: Sequence[Shard] = environments
+            self.journal: Shard = self._environment("journal", partial(_witness, environments))
+            if readonly and self.size() < _VERIFIED_TO_LOOK and not self.in_use():
+                self.verify()
         except BaseException:
             self.close()
             raise
@@ -113,7 +118,7 @@ class LmdbStore(Store):
         finally:
             journal.close()
 
-    def _environment(self, name: str) -> LmdbShard:
+    def _environment(self, name: str, witness: Callable[[], bytes] | None = None) -> LmdbShard:
         shard = LmdbShard(
             self._path / name,
             sync=self._sync,
@@ -121,6 +126,8 @@ class LmdbStore(Store):
             readonly=self._readonly,
             new=False,
             still=partial(_is_still, self._path, self._identity),
+            checked=True,
+            witness=witness,
         )
         self._open.append(shard)
         return shard
@@ -146,6 +153,30 @@ class LmdbStore(Store):
         if takeover:
             os.replace(name, self._path / DRIVER_LOCK)
         self._lock_file = file
+        try:
+            self.verify()
+        except BaseException:
+            self._lock_file.close()
+            self._lock_file = None
+            raise
+
+    def verify(self) -> None:
+        """Raises a `StoreError` where a file is not what was written, or older than the others."""
+        seal = read_seal(self._path)
+        for shard in self._open:
+            shard.verify(seal.get(shard.path.name))
+        *shards, journal = self._open
+        refuse_older_copies(self._path, journal, shards)
+
+    def _write_seal(self) -> None:
+        """Notes what the files are, for the next one who takes the store.
+
+        A task that a driver has left behind may write meanwhile, or later: then the seal does not hold.
+        """
+        if self._lock_file is None or self._readonly or not self._sync:
+            return
+        with suppress(StoreError, OSError):
+            write_seal(self._path, {shard.path.name: shard.mark() for shard in self._open})
 
     def in_use(self) -> bool | None:
         lock = self._path / DRIVER_LOCK
@@ -167,11 +198,14 @@ class LmdbStore(Store):
         Only for who holds the lock. Others may look meanwhile: see `LmdbShard.compact`.
         """
         before = self.size()
+        with explained(self._path):
+            remove_seal(self._path)
         for shard in self._open:
             shard.compact()
         return before, self.size()
 
     def close(self) -> None:
+        self._write_seal()
         for shard in self._open:
             shard.close()
         self._open.clear()
@@ -185,6 +219,11 @@ class LmdbStore(Store):
 
 def _name(number: int) -> str:
     return f"shard-{number:02d}"
+
+
+def _witness(shards: Sequence[LmdbShard]) -> bytes:
+    """How often each shard was written: what the journal notes of them."""
+    return b"".join(shard.writes()[0].to_bytes(8, "big") for shard in shards)
 
 
 def _is_still(path: Path, identity: Identity) -> None:
