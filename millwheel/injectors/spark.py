@@ -10,6 +10,7 @@ the rows to a *spool*, a folder of Parquet files, and tasks read that, through A
 from __future__ import annotations
 
 import glob as globbing
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -24,8 +25,15 @@ from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.names import folder_name
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
+logger = logging.getLogger("millwheel")
+
 _SLACK = 10 * SECOND  # that rows of a stream may be out of order, where the user says nothing
 _KEPT = 100  # batches whose empty folders stay: Structured Streaming asks again for the last one only
+
+
+def first_line(error: object) -> str:
+    """What an error of Spark says before it shows its plans."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class _Spooled(Injector):
@@ -95,23 +103,23 @@ class _Spooled(Injector):
         found = sorted(globbing.glob(f"{globbing.escape(os.fspath(self._batch(number)))}/*.parquet"))
         return found[int(partition) :: self._parts]
 
-    def _count(self, partition: str, number: int) -> int:
-        """How many rows a batch has for a partition."""
+    def _counts(self, number: int) -> list[int]:
+        """How many rows a batch has for each partition."""
         if number not in self._rows:
             parts = map(str, range(self._parts))
             self._rows[number] = [sum(map(parquet.rows, self._files(part, number))) for part in parts]
-        return self._rows[number][int(partition)]
+        return self._rows[number]
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         found = 0
         for number in range(start or 0, end):
-            found += self._count(partition, number)
+            found += self._counts(number)[int(partition)]
             if found >= records:
                 return number + 1
         return end
 
     def size(self, partition: str, start: Offset, end: Offset) -> int:
-        return sum(self._count(partition, number) for number in range(start or 0, end))
+        return sum(self._counts(number)[int(partition)] for number in range(start or 0, end))
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
         for number in range(start or 0, end):
@@ -144,6 +152,9 @@ class SparkTable(_Spooled):
     in ``unit``), ``id`` one whose value names a record, if there is one. The watermark moves when all is
     read. The rows are written to ``spool`` when the pipeline first starts, and read from there: a restart
     goes on with the same rows, whatever the DataFrame would give now.
+
+    Once all of them were read, a further run takes the rows that the DataFrame has and the spool has not,
+    however often: a table that grows gives each day's rows, and the same table nothing.
     """
 
     def __init__(
@@ -160,10 +171,58 @@ class SparkTable(_Spooled):
         super().__init__(frame, timestamp, id, unit, spool, errors, id_retention)
         if getattr(frame, "isStreaming", False):
             raise InputError("SparkTable takes a bounded DataFrame: a streaming one is for SparkStream")
+        self._read: dict[str, Offset] = {}
+        self._anew = False
 
     def begin(self, origin: str, name: str) -> None:
         super().begin(origin, name)
+        self._read = {}
+        self._anew = not self._batches()
         self._publish(self._frame, 0)
+
+    def commit(self, offsets: Mapping[str, Offset]) -> None:
+        self._read.update(offsets)
+
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        return None  # the spool keeps every row
+
+    def run_begins(self) -> None:
+        ends = self.poll()
+        if self._anew and self._read:
+            if any(self._read.get(part) != end for part, end in ends.items()):
+                raise InputError(
+                    f"{self!r}: its spool {self._spool} was removed, and the DataFrame has more or fewer "
+                    "rows than were read before: which are new cannot be told. Bring the spool back, or take "
+                    "a new store"
+                )
+            return
+        if self._read and all((self._read.get(part) or 0) >= (end or 0) for part, end in ends.items()):
+            self._take_new_rows()
+
+    def _take_new_rows(self) -> None:
+        """Spools the rows that were not there when the table was last read, if there are any."""
+        number = self._batches()
+        spooled = [os.fspath(self._batch(n)) for n in range(number)]
+        known = self._frame.sparkSession.read.parquet(*spooled)
+        if set(known.columns) != set(self._frame.columns):
+            raise InputError(
+                f"{self!r}: the DataFrame has the columns {', '.join(self._frame.columns)}, and its rows "
+                f"that were read before have {', '.join(known.columns)}: which rows are new cannot be told. "
+                "Select the same columns, or take a new store"
+            )
+        try:
+            new = self._frame.select(known.columns).exceptAll(known)
+        except Exception as error:  # what Spark cannot compare, it says while it plans
+            logger.warning(
+                "%r: Spark cannot compare its rows with those that were read before, so nothing new is read "
+                "(%s). Select maps as arrays of entries: map_entries(column)",
+                self,
+                first_line(error),
+            )
+            return
+        self._publish(new, number)
+        if not sum(self._counts(number)):
+            shutil.rmtree(self._batch(number))
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
         """Offsets of a table count rows: it may be too large for one epoch."""
@@ -174,25 +233,29 @@ class SparkTable(_Spooled):
         return length
 
     def poll(self) -> Mapping[str, Offset]:
-        return {str(part): self._count(str(part), 0) or None for part in range(self._parts)}
+        return {str(part): self._total(str(part)) or None for part in range(self._parts)}
 
     def low_watermark(self, partition: str, offset: Offset) -> int:
-        return MAX_TIME if (offset or 0) >= self._count(partition, 0) else MIN_TIME
+        return MAX_TIME if (offset or 0) >= self._total(partition) else MIN_TIME
+
+    def _total(self, partition: str) -> int:
+        return sum(self._counts(number)[int(partition)] for number in range(self._batches()))
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
         first, begin = 0, start or 0
-        for path in self._files(partition, 0):
-            last = first + parquet.rows(path)
-            if first < end and last > begin:
-                yield from parquet.batches(
-                    path,
-                    max(begin - first, 0),
-                    min(end, last) - first,
-                    self._timestamp,
-                    self._id,
-                    self._unit,
-                )
-            first = last
+        for number in range(self._batches()):
+            for path in self._files(partition, number):
+                last = first + parquet.rows(path)
+                if first < end and last > begin:
+                    yield from parquet.batches(
+                        path,
+                        max(begin - first, 0),
+                        min(end, last) - first,
+                        self._timestamp,
+                        self._id,
+                        self._unit,
+                    )
+                first = last
 
 
 class SparkStream(_Spooled):
@@ -251,8 +314,7 @@ class SparkStream(_Spooled):
             raise self._error(error) from None
 
     def _error(self, error: object) -> InputError:
-        text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        return InputError(f"{self!r}: the streaming query ended with {text}")
+        return InputError(f"{self!r}: the streaming query ended with {first_line(error)}")
 
     def poll(self) -> Mapping[str, Offset]:
         if not self.bounded and not self._query.isActive:

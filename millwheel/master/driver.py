@@ -204,9 +204,12 @@ class Driver:
         wait, left = self.authority.more_due, self.authority.left
         continued = wait or left > 0
         now = self._now if continued else self.now()
+        begins = self._begins and not continued
+        if begins:
+            self.sources.begin()
         if (read and not continued) or not self.sources.polled:
             self.sources.poll(now)
-        if self._begins:
+        if begins:
             self._reopen()
         ranges: list[Range] = []
         if read and not continued:

@@ -55,6 +55,12 @@ class Sources:
             if offsets and not source.reader:
                 source.injector.commit(offsets)
 
+    def begin(self) -> None:
+        """Tells the injectors that a run begins."""
+        for source in self._sources:
+            if not source.reader:
+                source.injector.run_begins()
+
     def poll(self, now: int) -> None:
         """Asks the injectors what they have."""
         self._exhausted = True

@@ -90,6 +90,12 @@ class Injector:
         restart, and nowhere else.
         """
 
+    def run_begins(self) -> None:
+        """Called on the driver before the first poll of a run, after `commit` has told what was read before.
+
+        A change of the running pipeline is no new run.
+        """
+
     def poll(self) -> Mapping[str, Offset]:
         """Per partition, how far one may read now."""
         raise NotImplementedError(f"{type(self).__name__} has no poll()")

@@ -34,7 +34,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         description="Reads records of (time, key[, value]), learns what is usual for each key, and writes an "
         "anomaly as it begins to OUT/anomalies and once it is over to OUT/episodes, as JSON lines. Without "
         "--value it looks at how often a key occurs, with it at what was measured. Run again on the same "
-        "store it goes on where it ended.",
+        "store it goes on where it ended, with what was added since.",
         epilog="example: millwheel zeitgeist 'logs/*.jsonl' --key query --width 1m --out anomalies/",
     )
     add = command.add_argument
@@ -60,6 +60,12 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         help="when the stream began, as in 2011-01-27: later keys are new",
     )
     add("--follow", action="store_true", help="keep running, and read what is added")
+    add(
+        "--once",
+        action="store_true",
+        help="leave the last bucket open for the next run on the same store: none is cut in two where the "
+        "input ends, and a key that falls silent between two runs is found",
+    )
     add("--json", action="store_true", help="print the report as JSON")
     return command
 
@@ -104,9 +110,9 @@ def pipeline(options: argparse.Namespace) -> Pipeline:
 
 def call(options: argparse.Namespace, follow: Following) -> int:
     """Runs the command; ``follow`` runs a pipeline until it is interrupted."""
-    arguments = {"store": options.store}
+    arguments: dict[str, Any] = {"store": options.store}
     p = pipeline(options)
-    report = follow(p, arguments) if options.follow else run(p, **arguments)
+    report = follow(p, arguments) if options.follow else run(p, close=not options.once, **arguments)
     if options.json:
         print(json.dumps(dataclasses.asdict(report)))
         return 0

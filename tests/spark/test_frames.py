@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,50 @@ class TestTable:
         p, rest = _pipeline(SparkTable(other, timestamp="t"))
         run(p, store)
         assert sorted(first + _numbers(rest)) == list(range(500))
+
+    def test_a_further_run_takes_the_rows_that_are_new(self, spark: SparkSession) -> None:
+        store, found = MemoryStore(), list[int]()
+        for rows in (50, 50, 80):
+            p, sink = _pipeline(SparkTable(_table(spark, rows), timestamp="t"))
+            report = run(p, store)
+            found += _numbers(sink)
+            assert sorted(found) == list(range(rows))
+            assert report.late == {"C": 0}
+        other = spark.range(80, 90).selectExpr("id * 1000 as t", "id as n", "'k' as k")
+        p, sink = _pipeline(SparkTable(other.union(other), timestamp="t"))
+        assert run(p, store).records_in == 20
+
+    def test_rows_with_a_map_are_not_compared_and_the_log_says_so(
+        self, spark: SparkSession, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = MemoryStore()
+        for count in (1, 0):
+            p, _ = _pipeline(
+                SparkTable(spark.sql("select 1 as t, 'a' as k, map('x', 1) as m"), timestamp="t")
+            )
+            assert run(p, store).records_in == count
+        assert "map_entries" in caplog.text
+
+    def test_a_further_run_with_other_columns_is_refused(self, spark: SparkSession) -> None:
+        store = MemoryStore()
+        p, _ = _pipeline(SparkTable(_table(spark, 5), timestamp="t"))
+        run(p, store)
+        p, _ = _pipeline(SparkTable(_table(spark, 5).selectExpr("*", "1 as m"), timestamp="t"))
+        with pytest.raises(mw.InputError, match="which rows are new cannot be told"):
+            run(p, store)
+
+    def test_a_spool_that_is_gone_is_no_reason_to_read_other_rows(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        store, spool = MemoryStore(), tmp_path / "spool"
+        for rows in (30, 30):
+            p, sink = _pipeline(SparkTable(_table(spark, rows), timestamp="t", spool=spool))
+            run(p, store)
+            shutil.rmtree(spool)
+        assert sink.records == []
+        p, _ = _pipeline(SparkTable(_table(spark, 40), timestamp="t", spool=spool))
+        with pytest.raises(mw.InputError, match=r"its spool .* was removed"):
+            run(p, store)
 
     def test_moments_and_nested_values_travel(self, spark: SparkSession) -> None:
         frame = spark.sql(
