@@ -18,6 +18,8 @@ from millwheel.store.open import open_existing, open_to_read
 
 LoadFactory = Callable[[str], Callable[[], Pipeline]]
 
+_MARGIN = 15.0  # seconds
+_PATIENCE = 30.0  # seconds for the epoch in hand, unless what is in flight is to be finished
 _TIMEOUT = 120.0  # seconds: an epoch is over in one, what is in flight in a few
 
 
@@ -123,7 +125,10 @@ def _rescale(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     store = open_existing(options.store)
     try:
-        answer = ask(store, "stop", {"drain": options.drain}, **_waiting(options))
+        # The rest of the time is for Spark to end a worker, and for the store to be closed.
+        within = max(options.timeout - _MARGIN, options.timeout / 2)
+        given = {"drain": options.drain, "timeout": within if options.drain else min(within, _PATIENCE)}
+        answer = ask(store, "stop", given, **_waiting(options))
     finally:
         store.close()
     how = "drained and stopped" if options.drain else "stopped"

@@ -18,7 +18,7 @@ from typing import Any
 from millwheel.asking import add_asking_commands
 from millwheel.bench import add_bench_command
 from millwheel.errors import MillWheelError, PipelineError
-from millwheel.launch import run, start
+from millwheel.launch import INTERRUPTED, run, start, tell_of_the_stop
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.commands import add_store_commands
@@ -42,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MillWheelError as error:
         print(f"millwheel: {error}", file=sys.stderr)
         return 1
+    except _Terminated:
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -183,6 +185,7 @@ def _run(options: argparse.Namespace) -> int:
 
         arguments["spark"] = local_session(options.master, dict(options.conf))
     if options.drain or options.once:
+        signal.signal(signal.SIGTERM, _terminate)
         report = run(pipeline, close=not options.once, **arguments)
     else:
         report = _until_interrupted(pipeline, arguments)
@@ -198,14 +201,32 @@ def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
     return export(local_session(), store, folder, found)
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: the run is stopped as Ctrl-C stops it."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
 def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:
     job = start(pipeline, **arguments)
     interrupted = threading.Event()
+    again = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        (again if interrupted.is_set() else interrupted).set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: interrupted.set())
+        signal.signal(number, interrupt)
     while not interrupted.is_set():
         if job.wait(0.2) is not None:
-            break
+            return job.stop()
+    tell_of_the_stop()
+    job.ask_to_stop(timeout=INTERRUPTED)
+    while job.wait(0.2) is None:
+        if again.is_set():
+            job.ask_to_stop(timeout=0.0)
     return job.stop()
 
 

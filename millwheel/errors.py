@@ -33,6 +33,14 @@ class EngineError(MillWheelError):
     """Spark gave up on an epoch. The epoch is not committed; running again continues it."""
 
 
+class Interrupted(EngineError):
+    """An epoch was ended because the run was told to stop. Running again continues it."""
+
+
+class EngineGone(EngineError):
+    """Spark's JVM has ended. The epoch is not committed; running again continues it."""
+
+
 class UserCodeError(MillWheelError):
     """User code raised: a hook, a key extractor or a codec.
 

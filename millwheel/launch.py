@@ -16,7 +16,7 @@ from millwheel.master.balancer import Balancer
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots, shard_count
-from millwheel.master.job import Job
+from millwheel.master.job import SLOW_AFTER, Job
 from millwheel.master.progress import Progress
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "run", "start"]
 
+INTERRUPTED = 8.0
+"""Seconds for the epoch in hand after a signal: whoever sends SIGTERM often sends SIGKILL after ten."""
 _CACHE = 64_000_000  # bytes: a third of a million rows of a hundred bytes
 _TARGET = 1.0
 _TARGET_TO_THE_END = 3.0
@@ -50,6 +52,7 @@ _OPTIONS = {
     "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
     "cache": "bytes of the store that an executor keeps (default: 64 MB for PostgreSQL, none for LMDB)",
     "balance": "whether key intervals follow the load: move, split and merge (default: yes)",
+    "slow_after": "seconds after which a hook that has not returned is named in log and status (default: 30)",
     "takeover": "whether to take the store from a driver that still holds it (default: no)",
     "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
     "trace": "whether each epoch becomes an OpenTelemetry span (default: no)",
@@ -76,10 +79,24 @@ def run(
     try:
         report = job.wait()
     except KeyboardInterrupt:
-        job.stop()
+        tell_of_the_stop()
+        try:
+            job.stop(timeout=INTERRUPTED)
+        except KeyboardInterrupt:
+            job.stop(timeout=0.0)
         raise
     assert report is not None
     return report
+
+
+def tell_of_the_stop() -> None:
+    """Says what becomes of a run that was interrupted."""
+    print(
+        f"\nmillwheel: stopping after the epoch in hand, within {INTERRUPTED:.0f} s; interrupt again to end "
+        "it at once. Nothing is lost: the next run on the store continues",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def start(
@@ -175,11 +192,18 @@ def _launch(
         on_close=discard,
         progress=progress,
         rebuild=drive,
+        slow_after=_slow_after(options.get("slow_after", SLOW_AFTER)),
     )
     job.ui = page
     job.view = lambda: look(store, time.time_ns() // 1000)
     job.start()
     return job
+
+
+def _slow_after(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or given <= 0:
+        raise PipelineError(f"the option slow_after is a number of seconds, such as 30, not {given!r}")
+    return float(given)
 
 
 def _cache_size(given: Any, store: Store) -> int:

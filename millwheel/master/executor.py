@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from millwheel.worker.activity import Note
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 
@@ -17,3 +18,14 @@ class Executor(Protocol):
     def execute(self, plan: Plan) -> list[Frame]: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """An executor that can be asked, from another thread, what it is doing, and to give it up."""
+
+    def doing(self) -> list[Note]:
+        """What its workers have had in hand for more than a second, the longest first."""
+
+    def cancel(self) -> None:
+        """Ends the epoch that runs, and the Python workers in it: `execute` raises `Interrupted`."""

@@ -8,10 +8,11 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
-from millwheel.errors import FencedError, MillWheelError, PipelineError
+from millwheel.errors import EngineGone, FencedError, Interrupted, MillWheelError, PipelineError
 from millwheel.master.change import Change, change
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
@@ -20,6 +21,7 @@ from millwheel.master.intervals import check_slots
 from millwheel.master.progress import Progress
 from millwheel.master.requests import Request, Requests, reason
 from millwheel.master.status import Report
+from millwheel.master.watchdog import Watchdog
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
 
@@ -28,6 +30,11 @@ logger = logging.getLogger("millwheel")
 _SHORTEST_WAIT = 0.002  # seconds between polls right after there was work
 _LONGEST_WAIT = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
 _MICROSECONDS = 1e6
+_PATIENCE = 30.0  # seconds for the epoch that a stop finds: six times what one may take under a backlog
+_FAREWELL = 2.0  # seconds in which a signal to all processes reaches this one too
+
+SLOW_AFTER = 30.0
+"""Seconds after which a hook that has not returned is named."""
 
 
 Rebuild = Callable[[Graph], tuple[Driver, Executor]]
@@ -83,13 +90,19 @@ class Job:
         on_close: Callable[[], None],
         progress: Progress | None = None,
         rebuild: Rebuild | None = None,
+        slow_after: float = SLOW_AFTER,
     ) -> None:
         self._driver = driver
         self._rebuild = rebuild
         self._asked: queue.SimpleQueue[_Apply | _Rescale] = queue.SimpleQueue()
         self._requests = Requests(driver.store, driver.sequencer)
         self._stoppers: list[Request] = []
-        self._executor = executor
+        self._watchdog = Watchdog(
+            slow_after=slow_after,
+            write=lambda notes: self._driver.journal.note(notes),
+            asked=lambda: self._requests.asked_to_stop(),
+        )
+        self._executor = self._watchdog.watched(executor)
         self._until_exhausted = until_exhausted
         self._on_close = on_close
         self._progress = progress
@@ -106,13 +119,14 @@ class Job:
 
     def start(self) -> None:
         """Begins to run epochs."""
+        self._watchdog.start()
         self._thread.start()
 
     def status(self) -> Report:
         """What was done so far, as of the last epoch; raises what the job failed with, if it did."""
         self._raise()
         with self._lock:
-            return self._report
+            return replace(self._report, slow=list(self._watchdog.slow))
 
     def explain_watermark(self, computation: str) -> Explanation:
         """Why a computation's low watermark stands where it stands."""
@@ -159,15 +173,27 @@ class Job:
             return None
         return self.status()
 
-    def stop(self, *, drain: bool = False) -> Report:
+    def stop(self, *, drain: bool = False, timeout: float | None = None) -> Report:
         """Ends the job after the epoch that it is in.
 
-        With ``drain`` nothing more is read, and what is in flight is finished first: records that were left
-        to the next epoch, and every timer that the watermarks allow.
+        An epoch that takes longer than ``timeout`` seconds (default: 30), because a hook hangs, say, is given
+        up: its Python workers are ended, and the next run on the store continues it. With ``drain`` nothing
+        more is read, and what is in flight is finished first: records that were left to the next epoch, and
+        every timer that the watermarks allow; for that there is no limit unless ``timeout`` is given.
         """
-        (self._drain if drain else self._stop).set()
+        if drain:
+            self._drain.set()
+            if timeout is not None:
+                self._watchdog.stop_within(timeout)
+        else:
+            self.ask_to_stop(timeout=_PATIENCE if timeout is None else timeout)
         self._thread.join()
         return self.status()
+
+    def ask_to_stop(self, *, timeout: float) -> None:
+        """Lets the job end after the epoch that it is in, or after ``timeout`` seconds; does not wait."""
+        self._stop.set()
+        self._watchdog.stop_within(timeout)
 
     def __enter__(self) -> Job:
         return self
@@ -176,6 +202,7 @@ class Job:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        self._watchdog.stop_within(_PATIENCE)
         self._thread.join()
         if error is None:
             self._raise()
@@ -187,11 +214,16 @@ class Job:
     def _run(self) -> None:
         try:
             self._loop()
+        except Interrupted:
+            pass  # the watchdog has said what it ended, and why
         except BaseException as error:
+            if isinstance(error, EngineGone) and self._stop.wait(_FAREWELL):
+                return  # whoever stops this process stops all of its group, Spark's JVM among them
             if not isinstance(error, MillWheelError):
                 logger.exception("the pipeline %s failed", self._driver.graph.name)
             self._error = error
         finally:
+            self._watchdog.close()
             self._answer_last()
             if self._progress is not None:
                 self._progress.close()
@@ -205,6 +237,9 @@ class Job:
     def _answer_last(self) -> None:
         """Tells those who wait in other processes how it ended."""
         try:
+            for request in self._requests.take(now=True):  # that came while the last epoch ran
+                if request.what == "stop":
+                    self._stoppers.append(request)
             for request in self._stoppers:
                 if self._error is None:
                     self._requests.answer(request, {"epoch": self._driver.epoch})
@@ -218,6 +253,7 @@ class Job:
         if request.what == "stop":
             self._stoppers.append(request)
             (self._drain if request.given.get("drain") else self._stop).set()
+            self._watchdog.stop_within(request.given.get("timeout", _PATIENCE))
             return
         if request.what == "rescale":
             self._driver.rescale(request.given["slots"])
@@ -298,7 +334,7 @@ class Job:
         driver.observer = before.observer
         if driver.observer is not None:
             driver.observer.follow(driver)
-        self._driver, self._executor = driver, executor
+        self._driver, self._executor = driver, self._watchdog.watched(executor)
         self._requests.follow(driver.sequencer)
         used.close()
 

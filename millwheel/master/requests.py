@@ -63,12 +63,18 @@ class Requests:
         others = [key for key, value in _scan(snapshot, _REQUEST) if unpack(value)[0] not in self._mine]
         return others + [key for key, _ in _scan(snapshot, _ANSWER)]
 
-    def take(self) -> list[Request]:
-        """What has come since the last look; nothing if that was just now."""
-        now = time.monotonic()
-        if now - self._looked < _LOOK_EVERY:
+    def asked_to_stop(self) -> float | None:
+        """Within how many seconds somebody wants a stop, if anybody does; it is not taken by this."""
+        found = read(self._journal, lambda snapshot: [unpack(v) for _, v in _scan(snapshot, _REQUEST)])
+        stops = [given for to, what, given in found if to in self._mine and what == "stop"]
+        return min((float(given["timeout"]) for given in stops if "timeout" in given), default=None)
+
+    def take(self, *, now: bool = False) -> list[Request]:
+        """What has come since the last look; nothing if that was just now, unless it is to be ``now``."""
+        moment = time.monotonic()
+        if moment - self._looked < _LOOK_EVERY and not now:
             return []
-        self._looked = now
+        self._looked = moment
         with self._journal.snapshot() as snapshot:
             found = [(key, unpack(value)) for key, value in _scan(snapshot, _REQUEST)]
         taken = [

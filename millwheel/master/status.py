@@ -8,7 +8,8 @@ from typing import Any
 
 from millwheel.errors import shorten
 from millwheel.model.graph import Graph
-from millwheel.model.time import format_time
+from millwheel.model.time import SECOND, format_time
+from millwheel.worker.activity import Note
 from millwheel.worker.report import IntervalReport
 
 _BY_COMPUTATION = (
@@ -84,6 +85,8 @@ class Report:
     """By computation: the key that has a good part of its records of late, and which part."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
+    slow: list[Note] = field(default_factory=list, compare=False)
+    """The hooks in which the epoch that runs has been for longer than ``slow_after``."""
 
     def __str__(self) -> str:
         lines = [f"{self.pipeline}: {self.epochs:,} epochs, {self.records_in:,} records in"]
@@ -117,6 +120,9 @@ class Report:
             lines.append(f"  key intervals: {changed}; last: {self.changes[-1]['why']}")
         if self.unreleased_holds:
             lines.append(f"  holds that ended with the run: {self.unreleased_holds:,}")
+        lines += [
+            f"  slow: {note.place}, since {format_time(int(note.since * SECOND))}" for note in self.slow
+        ]
         return "\n".join(lines)
 
 

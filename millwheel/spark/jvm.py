@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JNetworkError
+
+from millwheel.errors import EngineGone
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
+    from pyspark import SparkConf, SparkContext
 
 _HARMLESS = (
     b"WARNING: Using incubator modules",
@@ -81,3 +87,56 @@ def _show(data: bytes) -> None:
             data = data[os.write(2, data) :]
     except OSError:  # nobody reads it
         pass
+
+
+_FAREWELL = 2.0  # seconds that a JVM may take to end after its connection broke
+
+
+def check_alive(context: SparkContext, what: str, error: Exception) -> None:
+    """Raises where the JVM is gone: nothing can be tried again in this process."""
+    gateway: Any = context._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    broken = isinstance(error, ConnectionError | Py4JNetworkError)
+    if not broken and _stopped(context):
+        raise EngineGone(
+            f"{what}: Spark was stopped while the pipeline ran.\n"
+            "Nothing is lost: the epoch is journaled, and running again continues it"
+        ) from error
+    if process is None:
+        if not broken:
+            return
+        how = "it does not answer any more"
+    else:
+        try:
+            status = process.wait(_FAREWELL if broken else 0.05)
+        except subprocess.TimeoutExpired:
+            return
+        how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"its status is {status}"
+    raise EngineGone(
+        f"{what}: Spark's JVM has ended ({how}). The kernel ends a process so when memory is short (see "
+        "dmesg): spark.driver.memory limits the JVM's.\n"
+        "Nothing is lost: the epoch is journaled, and running again continues it"
+    ) from error
+
+
+def _stopped(context: SparkContext) -> bool:
+    """Whether the context is stopped, or its JVM is about to end."""
+    jvm: Any = context._jsc
+    try:
+        return jvm is None or bool(jvm.sc().isStopped())
+    except Exception:  # it ends at this moment
+        return True
+
+
+def forget_the_dead() -> None:
+    """Lets this process start another Spark where the JVM of the last one is gone."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway: Any = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = None

@@ -84,6 +84,8 @@ class Parcels:
 
     def __init__(self, context: SparkContext) -> None:
         self._root: Path | None = None
+        self.notes: str | None = None
+        """A folder in which workers note what they are doing."""
         self._made = 0
         master = str(context.master)
         if master == "local" or master.startswith("local["):
@@ -93,6 +95,8 @@ class Parcels:
             jvm: Any = context._jvm
             hooks = jvm.org.apache.spark.util.ShutdownHookManager
             hooks.registerShutdownDeleteDir(jvm.java.io.File(os.fspath(self._root)))
+            (self._root / "notes").mkdir()
+            self.notes = os.fspath(self._root / "notes")
 
     def folder(self, epoch: int) -> str | None:
         """A new folder for the frames of an epoch."""

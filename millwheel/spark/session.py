@@ -47,6 +47,9 @@ def local_session(master: str | None = None, settings: Mapping[str, str] | None 
     _import_pyspark()
     from pyspark.sql import SparkSession
 
+    from millwheel.spark.jvm import forget_the_dead
+
+    forget_the_dead()
     active = SparkSession.getActiveSession()
     if active is not None and master is None and not settings:
         return active
@@ -67,6 +70,9 @@ def local_context(
     _import_pyspark()
     from pyspark import SparkConf, SparkContext
 
+    from millwheel.spark.jvm import forget_the_dead
+
+    forget_the_dead()
     active = SparkContext._active_spark_context
     if active is not None and master is None and not settings:
         return active
@@ -131,8 +137,13 @@ def _log_options() -> list[str]:
     if any(Path(home).glob("log4j2.*")):
         return []
     ours = Path(__file__).with_name("log4j2.properties")
-    level = os.environ.get(LOG, "ERROR").lower()
-    return [f"-Dlog4j2.configurationFile=file:{ours}", f"-Dmillwheel.spark.log={level}"]
+    options = [f"-Dlog4j2.configurationFile=file:{ours}"]
+    level = os.environ.get(LOG, "").lower()
+    return (
+        [*options, f"-Dmillwheel.spark.log={level}", f"-Dmillwheel.spark.log.tasks={level}"]
+        if level
+        else options
+    )
 
 
 def _first_line(error: Exception) -> str:

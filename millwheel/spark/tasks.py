@@ -12,11 +12,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.cloudpickle import dumps as cloud_dumps
 
 from millwheel.errors import MillWheelError, PipelineError
@@ -70,6 +71,16 @@ class Shipment:
 
     id: str
     broadcast: Any
+    notes: str | None = None
+    """The folder for notes of what workers are doing, where it is on the driver's machine."""
+    careful: bool = False
+    """Whether every hook is noted before it is called: the epoch has killed its workers before."""
+
+    def watched(self, worker: Worker, plan: Plan) -> AbstractContextManager[None]:
+        """A task of a worker, which can be asked what it is doing."""
+        attempt = TaskContext.get()
+        careful = self.careful or (attempt is not None and attempt.attemptNumber() > 0)
+        return worker.activity.task(plan.epoch, self.notes, careful=careful)
 
 
 _stores: dict[str, Store] = {}
@@ -157,8 +168,9 @@ class InjectTask:
 
     def __call__(self, index: int, items: Iterable[Any]) -> Iterator[tuple[int, Parcel]]:
         _drain(items)
-        with _no_collection():
-            frames = inject(_worker(self.shipment), Plan.from_bytes(self.plan), index, dumps)
+        worker, plan = _worker(self.shipment), Plan.from_bytes(self.plan)
+        with _no_collection(), self.shipment.watched(worker, plan):
+            frames = inject(worker, plan, index, dumps)
         yield from send(frames, self.folder)
 
 
@@ -176,7 +188,7 @@ class LevelTask:
         received = receive(items)
         plan = Plan.from_bytes(self.plan)
         worker = _worker(self.shipment)
-        with _no_collection():
+        with _no_collection(), self.shipment.watched(worker, plan):
             frames = run_level(worker, plan, self.level, index, received, dumps)
         if self.level in worker.weak and not self.last:
             _settle_later(worker, plan, self.level)
@@ -219,8 +231,9 @@ class WholeTask:
 
     def __call__(self, items: Iterable[Any]) -> Iterator[bytes]:
         _drain(items)
-        with _no_collection():
-            frames = run_epoch(_worker(self.shipment), Plan.from_bytes(self.plan), dumps)
+        worker, plan = _worker(self.shipment), Plan.from_bytes(self.plan)
+        with _no_collection(), self.shipment.watched(worker, plan):
+            frames = run_epoch(worker, plan, dumps)
         for frame in frames:
             yield frame.to_bytes()
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from millwheel.model.time import MAX_TIME, MIN_TIME, format_time
+from millwheel.errors import shorten
+from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND, format_time
 from millwheel.watch.key import KeyView
 from millwheel.watch.view import ComputationView, View
 
@@ -24,7 +25,7 @@ def status(view: View) -> str:
 
     The counts that are zero everywhere are left out: what is there is what there is to know.
     """
-    lines = [headline(view), ""]
+    lines = [headline(view), *slow(view), ""]
     head = ["computation", "level", "low watermark", "lag", "records", "in/s", "produced", "out/s"]
     faults = [
         name
@@ -100,6 +101,17 @@ def changes(view: View, most: int = 3) -> str:
     )
 
 
+def slow(view: View) -> list[str]:
+    """The hooks in which the epoch that runs has been for long."""
+    return [
+        f"slow: {note['hook']} of {note['computation']}, key {shorten(note['key'], 80)}, "
+        f"for {view.time / SECOND - note['since']:.0f} s; it has {note['hand']}"
+        if note["computation"] is not None
+        else f"slow: {note['what']}, for {view.time / SECOND - note['since']:.0f} s"
+        for note in view.slow
+    ]
+
+
 def headline(view: View) -> str:
     """Who runs it, how far it is."""
     state = {True: f"running ({view.owner})", False: "stopped", None: "running or stopped"}[view.running]
@@ -131,7 +143,7 @@ def top(view: View, height: int = 40) -> str:
     def behind(part: ComputationView) -> int:
         return part.low_watermark
 
-    lines = [headline(view), ""]
+    lines = [headline(view), *slow(view), ""]
     rows = [
         [
             part.name,

@@ -12,6 +12,7 @@ from typing import Any
 
 from millwheel.errors import StoreError
 from millwheel.master.journal import Shape, read_layout, read_partitions, read_shape
+from millwheel.master.watchdog import read_slow
 from millwheel.model.codec import unpack
 from millwheel.model.derived import is_public, public_name
 from millwheel.model.names import SourceName
@@ -145,6 +146,8 @@ class View:
     seconds: float
     phases: dict[str, float]
     spark: str | None
+    slow: list[dict[str, Any]] = field(default_factory=list)
+    """The hooks in which the epoch that runs has been for long: computation, key, hook, since (seconds)."""
 
     def to_value(self) -> dict[str, Any]:
         """As a value of dicts and lists."""
@@ -172,12 +175,15 @@ class Viewer:
             watch = read_watch(snapshot)
             changes = read_layout(snapshot).get("changes", [])
             samples = read_samples(snapshot, self._next)
+            slow = read_slow(snapshot)
         if shape is None:
             raise StoreError("the store has no pipeline in it yet")
         self.samples = [*self.samples, *samples][-SAMPLES:]
         self._next = watch.next
         running = self._store.in_use()
-        return _View(journal, partitions, shape, watch, changes, self.samples, now, running).make()
+        view = _View(journal, partitions, shape, watch, changes, self.samples, now, running).make()
+        view.slow = slow if running is not False else []
+        return view
 
 
 def look(store: Store, now: int) -> View:

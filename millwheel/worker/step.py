@@ -32,6 +32,7 @@ from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import backlog_tablet, checkpoint_key, interval_key, tablets_of
 from millwheel.watermark.percentile import EXACT, variant
+from millwheel.worker.activity import Activity
 from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
@@ -104,6 +105,7 @@ class Worker:
         cache: Cache | None = None,
     ) -> None:
         self.graph = graph
+        self.activity = Activity()
         self.cache = cache
         self.store = store
         self.clock = clock
@@ -399,6 +401,7 @@ class _Attempt:
             self.reading.at(number, now_at)
         tablets = Tablets(number, mine, snapshot)
         context.reset()
+        worker.activity.enter(lambda: name, context)
         run = KeyedRun(
             context,
             number,

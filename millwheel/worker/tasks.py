@@ -32,6 +32,7 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
     """Reads this task's ranges; gives a frame for each slot."""
     frames = [Frame(plan.tasks, task, {}) for _ in range(plan.slots)]
     injection = Injection(worker.graph, plan, task)
+    worker.activity.enter(lambda: _reading(plan, task))
     try:
         injection.run()
     except MillWheelError as error:
@@ -45,6 +46,12 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
     frames[task % plan.slots].reports.append(injection.report.to_value())
     frames[task % plan.slots].batches = injection.batches
     return frames
+
+
+def _reading(plan: Plan, task: int) -> str:
+    """What a task reads, for a message."""
+    parts = [f"partition {item.partition!r} of {item.source!r}" for item in plan.ranges if item.task == task]
+    return f"the injectors: {', '.join(parts[:3])}{' and others' if len(parts) > 3 else ''}"
 
 
 @dataclass
@@ -221,6 +228,7 @@ def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes
             collected.append(data)
         for sink in sinks:
             if not sink.in_driver:
+                worker.activity.enter(lambda sink=sink: f"the sink {sink!r}")  # type: ignore[misc]
                 try:
                     _write(sink, plan.epoch, batch)
                 except Exception as error:

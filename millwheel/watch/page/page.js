@@ -636,12 +636,22 @@ function show() {
   $("spark").hidden = !view.spark;
   if (view.spark && /^https?:/.test(view.spark)) $("spark").href = `${view.spark}/jobs/`;
   showComputations(view);
+  showSlow(view);
   showGlance(view);
   showGraph(view);
   if (live.chosen) showDetail(view);
   showIntervals(view);
   showEpochs(view);
   showTables(view);
+}
+
+function showSlow(view) {
+  const notes = view.slow || [];
+  $("slow").hidden = !notes.length;
+  $("slow").replaceChildren(...notes.slice(0, 5).map((note) => {
+    const place = note.computation === null ? note.what : `${note.hook} of ${note.computation}, key ${clip(note.key, 80)}`;
+    return h("p", { title: note.hand || "" }, `Slow: ${place}, for ${span(view.time / 1e6 - note.since)}`);
+  }));
 }
 
 function status(text, kind) {

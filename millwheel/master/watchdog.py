@@ -1,0 +1,177 @@
+"""The watchdog: looks after an epoch that takes long, while the job's own thread waits for it.
+
+It names the hook in which the epoch is, takes notice of a stop that was asked for meanwhile, and gives the
+epoch up when the time of the stop is over. Such an epoch is journaled and not committed: the next run
+continues it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from millwheel.errors import MillWheelError
+from millwheel.master.executor import Executor, Interruptible
+from millwheel.model.codec import pack, unpack
+from millwheel.store.base import Snapshot
+from millwheel.worker.activity import Note
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
+
+logger = logging.getLogger("millwheel")
+
+SLOW = b"slow"
+"""Where the journal has what an epoch has been in for long."""
+
+_EVERY = 0.5  # seconds between checks of an epoch that runs
+_LONG = 1.0  # seconds: a shorter epoch is over before anybody could ask
+
+Notes = list[tuple[bytes, bytes]]
+
+
+class Watchdog:
+    """An executor that hands epochs to another one, and watches it meanwhile in a thread of its own."""
+
+    def __init__(
+        self,
+        *,
+        slow_after: float,
+        write: Callable[[Notes], None],
+        asked: Callable[[], float | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slow_after = slow_after
+        self._write = write
+        self._asked = asked
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._executor: Executor | None = None
+        self._epoch = 0
+        self._began = 0.0
+        self._give_up: float | None = None
+        self._named: set[tuple[str, str | None]] = set()
+        self.slow: list[Note] = []
+        """What the epoch that runs has been in for long."""
+        self._cancelled = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="millwheel-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begins to look; what a driver that was killed has left is not slow any more."""
+        self._note([])
+        self._thread.start()
+
+    def close(self) -> None:
+        """Looks no more."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def stop_within(self, seconds: float) -> None:
+        """An epoch that still runs after so many seconds is given up."""
+        with self._lock:
+            moment = self._clock() + seconds
+            self._give_up = moment if self._give_up is None else min(moment, self._give_up)
+
+    def watched(self, executor: Executor) -> Executor:
+        """An executor like the given one, watched."""
+        return _Watched(self, executor)
+
+    def begin(self, executor: Executor, plan: Plan) -> None:
+        """An epoch is about to run."""
+        with self._lock:
+            self._executor, self._epoch, self._began = executor, plan.epoch, self._clock()
+
+    def end(self) -> None:
+        """It is over. From here on the job's thread writes the journal."""
+        with self._lock:
+            self._executor = None
+            self._named.clear()
+            if self.slow:
+                self.slow = []
+                with suppress(MillWheelError):  # the commit that follows meets the same
+                    self._note([])
+
+    def _run(self) -> None:
+        while not self._closed.wait(_EVERY):
+            with self._lock:
+                if self._executor is not None and self._clock() - self._began >= _LONG:
+                    try:
+                        self.check()
+                    except MillWheelError:  # the store does not answer: the epoch will meet that too
+                        logger.debug("an epoch that takes long was not checked", exc_info=True)
+
+    def check(self) -> None:
+        """Checks the epoch that runs."""
+        executor, now = self._executor, self._clock()
+        if not isinstance(executor, Interruptible):
+            return
+        asked = self._asked()
+        if asked is not None and self._give_up is None:
+            self._give_up = now + asked
+        if now - self._began >= self._slow_after:
+            self._name(executor, now - self._began)
+        if self._give_up is not None and now >= self._give_up and not self._cancelled:
+            self._cancelled = True
+            places = "".join(f"; it was in {note.place}" for note in executor.doing()[:3])
+            logger.warning(
+                "epoch %d is ended, after %.0f s, as the run is to stop%s. Nothing is lost: the next run "
+                "continues it",
+                self._epoch,
+                now - self._began,
+                places,
+            )
+            executor.cancel()
+
+    def _name(self, executor: Interruptible, seconds: float) -> None:
+        """Logs and journals, once each, what has been in the same place for long."""
+        wall = time.time()
+        slow = [note for note in executor.doing() if wall - note.since >= self._slow_after]
+        places = {(note.what, note.key) for note in slow}
+        if places <= self._named:
+            return
+        self._named |= places
+        for note in slow:
+            logger.warning(
+                "epoch %d has been in %s for %.0f s; it had %s",
+                self._epoch,
+                note.place,
+                wall - note.since,
+                note.hand,
+            )
+        self.slow = slow
+        self._note(slow)
+
+    def _note(self, slow: list[Note]) -> None:
+        self._write([(SLOW, pack([asdict(note) for note in slow]))])
+
+
+def read_slow(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """What the epoch of a running pipeline has been in for long."""
+    data = snapshot.get(SLOW)
+    return [] if data is None else list(unpack(data))
+
+
+class _Watched:
+    """An executor with a watchdog."""
+
+    def __init__(self, watchdog: Watchdog, executor: Executor) -> None:
+        self._watchdog = watchdog
+        self._executor = executor
+        self.job: int | None = None
+
+    def execute(self, plan: Plan) -> list[Frame]:
+        self._watchdog.begin(self._executor, plan)
+        try:
+            return self._executor.execute(plan)
+        finally:
+            self.job = self._executor.job
+            self._watchdog.end()
+
+    def close(self) -> None:
+        self._executor.close()

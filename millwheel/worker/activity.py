@@ -1,0 +1,157 @@
+"""What a worker is doing: which computation, key and record it has in hand.
+
+It explains an epoch that takes long, or whose worker dies. A thread checks once a second, so a record costs
+nothing, and notes in a file what has not moved since the check before. For a worker that dies that is too
+late: when its task is tried again, every hook is noted before it is called, so the next death has a name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millwheel.errors import shorten
+from millwheel.model.timer import Timer
+
+if TYPE_CHECKING:
+    from millwheel.worker.context import HookContext
+
+logger = logging.getLogger("millwheel")
+
+_EVERY = 1.0  # seconds between looks
+
+_HOOKS = ("process_record", "process_timer")
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a worker process has in hand, and since when, in seconds since 1970."""
+
+    process: int
+    epoch: int
+    what: str
+    since: float
+    computation: str | None = None
+    key: str | None = None
+    hand: str | None = None
+    hook: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still there."""
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
+
+    @property
+    def place(self) -> str:
+        """Where that is, for a message."""
+        if self.computation is None:
+            return self.what
+        return f"{self.hook} of computation {self.computation!r}, key {shorten(self.key, 80)}"
+
+
+def read_notes(folder: Path | None) -> list[Note]:
+    """The notes of all worker processes on this machine, the longest first."""
+    found = []
+    for path in folder.glob("*.json") if folder is not None else ():
+        with suppress(OSError, ValueError, TypeError):  # it is gone, or is just being written
+            found.append(Note(**json.loads(path.read_text())))
+    return sorted(found, key=lambda note: note.since)
+
+
+class Activity:
+    """What one worker process is doing. The task's thread sets it, another thread reads it."""
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._now: tuple[Callable[[], str], HookContext | None] | None = None
+        self._careful = False
+        self._path: Path | None = None
+
+    def enter(self, what: Callable[[], str], context: HookContext | None = None) -> None:
+        """The task turns to something: a computation, if there is a context, an injector or a sink."""
+        self._now = (what, context)
+        if self._careful:
+            if context is not None:
+                self._note_hooks(context)
+            else:
+                self._write(self._note(what, None, None, time.time()))
+
+    @contextmanager
+    def task(self, epoch: int, folder: str | None, *, careful: bool) -> Iterator[None]:
+        """A task begins, and ends; a careful one notes every hook in the folder before it calls it."""
+        if folder is not None and self._path is None:
+            self._path = Path(folder) / f"{os.getpid()}.json"
+            threading.Thread(target=self._watch, name="millwheel-activity", daemon=True).start()
+        self._epoch, self._careful = epoch, careful and self._path is not None
+        try:
+            yield
+        finally:
+            self._now = None
+            if self._careful:
+                self._remove()
+
+    def _note_hooks(self, context: HookContext) -> None:
+        """Lets the hooks of a computation be noted, as long as this worker lives."""
+
+        def noted(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+            def call(hand: Any) -> None:
+                if self._careful:
+                    self._write(self._note(str, context, hand, time.time()))
+                hook(hand)
+
+            return call
+
+        for name in _HOOKS:
+            if name not in context.attributes:
+                context.attributes[name] = noted(getattr(context.computation, name))
+
+    def _watch(self) -> None:
+        """Notes what has not moved between two looks."""
+        last: Any = None
+        hand: Any = None
+        since, noted = 0.0, False
+        while True:
+            time.sleep(_EVERY)
+            now = self._now
+            held = now[1].hand if now is not None and now[1] is not None else None
+            if now is None or now is not last or held is not hand:
+                last, hand, since = now, held, time.time()
+                if noted and not self._careful:
+                    self._remove()
+                noted = False
+            elif not noted and not self._careful:
+                noted = True
+                self._write(self._note(now[0], now[1], held, since))
+
+    def _note(self, what: Callable[[], str], context: HookContext | None, hand: Any, since: float) -> Note:
+        if context is None:
+            return Note(os.getpid(), self._epoch, what(), since)
+        hook = _HOOKS[isinstance(hand, Timer)]
+        name = context.node.name
+        return Note(os.getpid(), self._epoch, name, since, name, context.key, shorten(hand), hook)
+
+    def _write(self, note: Note) -> None:
+        assert self._path is not None
+        try:
+            self._path.write_text(json.dumps(asdict(note)))
+        except OSError:  # the folder is gone: the run is over
+            logger.debug("what a worker does cannot be noted", exc_info=True)
+
+    def _remove(self) -> None:
+        assert self._path is not None
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
