@@ -141,6 +141,8 @@ def _add_to_window(spec: NodeSpec, hook: Hook, record: mw.Record) -> None:
         hook.set_timer(f"w{n}", (hook.now // 10 + 1) * 10, clock=mw.WALL)
     if spec.holds:
         hook.hold(start + SIZE - 1, tag=str(start))
+        if _keeps(spec) and not spec.combine and n % 3 == 0:
+            hook.hold(start, tag=f"kept {start}")
 
 
 def _close_window(spec: NodeSpec, hook: Hook, timer: mw.Timer) -> None:
@@ -152,8 +154,13 @@ def _close_window(spec: NodeSpec, hook: Hook, timer: mw.Timer) -> None:
         hook.release(timer.tag)
     hook.produce(spec.outputs[-1], {"n": total}, timestamp=timer.timestamp - 1)
     hook.count("windows")
-    if not hook.state:
+    if not hook.state and not _keeps(spec):
         del hook.state
+
+
+def _keeps(spec: NodeSpec) -> bool:
+    """Whether a window holds for ever: until the run ends."""
+    return spec.holds and spec.seed % 2 == 0
 
 
 def _obey_record(spec: NodeSpec, hook: Hook, record: mw.Record) -> None:

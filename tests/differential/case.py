@@ -75,6 +75,7 @@ class Step:
     """By source and partition: the low watermark from here on."""
     wall: int = 0
     drain: bool = False
+    """Whether the injectors are at their end: the run closes."""
     rush: bool = False
     """Whether the next step comes before all that is due is done."""
     reopen: bool = False

@@ -67,6 +67,7 @@ def _reference_step(reference: Reference, step: Step) -> dict[str, list[Record]]
     if step.drain:
         reference.epoch(drain=True)
         _join(made, reference.outputs)
+        reference.end_holds()
     return made
 
 

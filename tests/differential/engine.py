@@ -19,6 +19,7 @@ from millwheel.model.sink import Sink
 from millwheel.store.base import Store
 from millwheel.store.memory import MemoryStore
 from millwheel.store.open import open_store
+from millwheel.worker.plan import Plan
 from tests.differential import behaviour
 from tests.differential.behaviour import extract, on_record, on_timer, value_of
 from tests.differential.case import Case, Extractor, NodeSpec, Step
@@ -186,8 +187,6 @@ class Engine:
             driver.rescale(step.slots)
         if step.layout:
             driver.lay_out(_intervals(driver, step.layout))
-        while driver.authority.more_due:  # then nothing is read, and what comes would be two steps in one
-            self._epoch(drain=False, fault=0)
         for sent in step.records:
             record = mw.Record(value_of(sent.n), sent.timestamp, sent.key, id=sent.id)
             self._injectors[sent.source].records[str(sent.partition)].append(record)
@@ -195,21 +194,15 @@ class Engine:
             marks = self._injectors[source].marks
             marks[str(partition)] = max(marks[str(partition)], mark)
         self._wall = max(self._wall, step.wall)
-        if step.rush:
-            self._epoch(drain=False, fault=step.fault)
-            return
-        self._epochs(drain=False, fault=step.fault)
-        if step.drain and self.driver is not None and self.driver.held:
-            self._epochs(drain=True, fault=step.fault)
+        self._epochs(fault=step.fault, rush=step.rush)
+        if step.drain:
+            self._to_the_end(step.fault)
 
     def _close(self, driver: Driver) -> None:
         """Ends a run, and begins the next one on the same store."""
-        if all(
-            mark == mw.MAX_TIME for injector in self._injectors.values() for mark in injector.marks.values()
-        ):
-            self._tasks.begin(0)
-            while (plan := driver.next_plan_to_the_end()) is not None:
-                driver.run(plan, self._tasks)
+        marks = [mark for injector in self._injectors.values() for mark in injector.marks.values()]
+        if set(marks) == {mw.MAX_TIME}:
+            self._to_the_end(0)
             driver.conclude()
             found = driver.sources.by_stream()
             for source in self.case.sources:
@@ -217,19 +210,33 @@ class Engine:
                 injector.marks = dict.fromkeys(injector.marks, found[source.stream])
         self._start(begins=True)
 
-    def _epochs(self, *, drain: bool, fault: int) -> None:
+    def _epochs(self, *, fault: int, rush: bool) -> None:
+        """The epoch of a step and those that continue it; in a rush these are left to the next step."""
+        begun = False
         for turn in range(_MOST_EPOCHS):
-            self._epoch(drain=drain, fault=fault + turn if fault else 0)
             assert self.driver is not None
-            if self.driver.settled:
+            begun = begun or not self.driver.authority.unfinished  # otherwise the last step is continued
+            plan = self.driver.next_plan(force=True)
+            assert plan is not None
+            self._epoch(plan, fault + turn if fault else 0)
+            if begun and (rush or self.driver.settled):
                 return
         raise AssertionError(f"a step did not end after {_MOST_EPOCHS} epochs")
 
-    def _epoch(self, *, drain: bool, fault: int) -> None:
+    def _to_the_end(self, fault: int) -> None:
+        """What a run does when its injectors are exhausted."""
+        for turn in range(_MOST_EPOCHS):
+            assert self.driver is not None
+            plan = self.driver.next_plan_to_the_end()
+            if plan is None:
+                assert self.driver.ended
+                return
+            self._epoch(plan, fault + turn if fault else 0)
+        raise AssertionError(f"a run did not end after {_MOST_EPOCHS} epochs")
+
+    def _epoch(self, plan: Plan, fault: int) -> None:
         """One epoch; where everything dies in it, the next driver finishes it."""
         assert self.driver is not None
-        plan = self.driver.next_plan(drain=drain, force=True)
-        assert plan is not None
         self._tasks.begin(fault)
         try:
             self.driver.run(plan, self._tasks)

@@ -181,9 +181,14 @@ class Reference:
         for node in self.nodes.values():
             node.input = self._reached(node, node.spec.watermark)
             node.lows = {percentile: self._reached(node, percentile) for percentile in self._percentiles}
+        self.end_holds()
+
+    def end_holds(self) -> None:
+        """A hold that is never released ends with the run."""
+        for node in self.nodes.values():
             for key in node.keys.values():
                 key.holds.clear()
-            node.keys = {name: key for name, key in node.keys.items() if key.row}
+            node.keys = {name: key for name, key in node.keys.items() if key.row or key.waiting}
 
     def watermark(self, sender: str, percentile: float) -> int:
         """The low watermark that somebody writes streams with."""

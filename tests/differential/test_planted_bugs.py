@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from millwheel.master.driver import Driver
+from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker import combine
+from millwheel.worker.step import _Attempt
 from tests.differential.case import Case
 from tests.differential.comparison import Difference, run
 from tests.differential.drawing import draw
@@ -15,6 +21,29 @@ from tests.differential.drawing import draw
 Concerned = Callable[[Case], bool]
 
 _MOST = 150  # cases that a mistake concerns, until it must have been found
+
+
+class Plant:
+    """Puts a mistake back: in the source of a function, one text in place of another."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, owner: Any, name: str, fixed: str, wrong: str) -> None:
+        found = owner.__dict__[name]
+        function: Any = found.fget if isinstance(found, property) else found
+        source = textwrap.dedent(inspect.getsource(function))
+        assert fixed in source, f"{name} has changed: what is planted there must follow"
+        module = sys.modules[function.__module__]
+        space: dict[str, Any] = {}
+        code = compile("from __future__ import annotations\n" + source.replace(fixed, wrong), name, "exec")
+        exec(code, module.__dict__ | {"__name__": "planted"}, space)
+        self._monkeypatch.setattr(owner, name, space[name])
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
+    return Plant(monkeypatch)
 
 
 def found(concerned: Concerned) -> str:
@@ -34,27 +63,47 @@ def found(concerned: Concerned) -> str:
     raise AssertionError(f"{tried} cases did not show it")
 
 
-def combines(case: Case) -> bool:
-    return any(node.combine for node in case.nodes)
+def has_a_due_limit(case: Case) -> bool:
+    return case.options.due_limit < 1_000
 
 
-def combines_and_diverts(case: Case) -> bool:
-    return any(node.combine == "in_place" and node.errors == "divert" for node in case.nodes)
+def has_a_budget(case: Case) -> bool:
+    return case.options.budget > 0 and any(step.rush for step in case.steps)
 
 
-def test_a_failed_group_that_is_tried_again_from_changed_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    def itself(value: Any) -> Any:
-        return value
-
-    monkeypatch.setattr(combine, "pack", itself)
-    monkeypatch.setattr(combine, "unpack", itself)
-    assert "N" in found(combines_and_diverts)
+def drains_what_holds(case: Case) -> bool:
+    holds = any(node.holds for node in case.nodes)
+    return has_a_due_limit(case) and holds and any(step.drain for step in case.steps)
 
 
-def test_late_records_that_are_combined_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_at_once(self: combine.Combining, key: str, piece: list[int]) -> None:
-        if piece:
-            self.group(key, piece)
+def test_a_watermark_that_does_not_wait_for_due_timers_that_were_left(plant: Plant) -> None:
+    plant(_Attempt, "_run_node", "before if unfinished else now_at", "before if report.left else now_at")
+    plant(WatermarkAuthority, "_passed_on", "if self.unfinished:", "if self.left > 0:")
+    assert found(has_a_due_limit)
 
-    monkeypatch.setattr(combine.Combining, "run", all_at_once)
+
+def test_a_drain_that_heeds_holds_again_in_its_second_epoch(plant: Plant) -> None:
+    plant(Driver, "next_plan", "drain=drain or (continued and self._draining)", "drain=drain")
+    assert found(drains_what_holds)
+
+
+def test_new_input_while_a_budget_has_left_records(plant: Plant) -> None:
+    plant(Driver, "next_plan", "continued = wait or left > 0", "continued = wait")
+    assert found(has_a_budget)
+
+
+def test_a_failed_group_that_is_tried_again_from_changed_values(plant: Plant) -> None:
+    plant(
+        combine.Combining,
+        "group",
+        "packed = [pack(arrivals.value(position)) for position in group]",
+        "packed = [arrivals.value(position) for position in group]; unpack = lambda value: value",
+    )
+    assert found(
+        lambda case: any(node.combine == "in_place" and node.errors == "divert" for node in case.nodes)
+    )
+
+
+def test_late_records_that_are_combined_with_others(plant: Plant) -> None:
+    plant(combine.Combining, "run", "not is_late(one) and not is_late(next_one)", "True")
     assert found(lambda case: any(node.combine and node.late == "deliver" for node in case.nodes))
