@@ -93,12 +93,17 @@ def lags(nodes: tuple[NodeSpec, ...]) -> bool:
 
 
 def _without_timers_behind_holds(nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
-    """What shares a level with others only forwards: so it does not matter when it hears of a hold."""
+    """What shares a level with others only forwards, the others are windows, which do not look at watermarks.
+
+    So it does not matter when they hear of a hold.
+    """
     made = {stream for node in nodes for stream in node.streams}
     found = []
     for node in nodes:
         if any(how == "by_key" and stream in made for stream, how in node.inputs.items()):
             node = replace(node, kind="forward", holds=False, combine="", in_order=False)
+        elif node.kind == "script":
+            node = replace(node, kind="window", ordered=False)
         found.append(node)
     return tuple(found)
 
