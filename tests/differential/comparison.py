@@ -13,7 +13,6 @@ from millwheel.store.base import Store
 from millwheel.store.check import check
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.row import decode_row
-from tests.differential import drawing
 from tests.differential.case import Case, NodeSpec, Step
 from tests.differential.engine import Engine
 from tests.differential.reference import EXACT, Reference
@@ -123,10 +122,7 @@ class Comparison:
                 for key, known in node.keys.items()
                 if known.row
             }
-            found = rows[name]
-            if "empty rows" in drawing.OPEN:
-                found = {key: row for key, row in found.items() if row != (None, {}, {}, {})}
-            _same("the rows of", name, wanted, found)
+            _same("the rows of", name, wanted, rows[name])
 
     def _watermarks(self) -> None:
         assert self._engine.driver is not None
@@ -158,8 +154,6 @@ class Comparison:
             "IDs": sum(len(node.seen) for node in nodes),
             "records that wait": sum(len(key.waiting) for key in keys),
         }
-        if "empty rows" in drawing.OPEN:
-            del wanted["rows"]
         if len(self._reference.nodes) == len(self._case.nodes):  # nobody has left rows behind
             _same("how many there are of", "all", wanted, {what: findings.counts[what] for what in wanted})
 

@@ -13,6 +13,7 @@ import pytest
 from millwheel.master.driver import Driver
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker import combine
+from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.step import _Attempt
 from tests.differential.case import Case
 from tests.differential.comparison import Difference, run
@@ -73,7 +74,7 @@ def has_a_budget(case: Case) -> bool:
 
 def drains_what_holds(case: Case) -> bool:
     holds = any(node.holds for node in case.nodes)
-    return has_a_due_limit(case) and holds and any(step.drain for step in case.steps)
+    return has_a_due_limit(case) and holds and any(step.drain and step.records for step in case.steps)
 
 
 def test_a_watermark_that_does_not_wait_for_due_timers_that_were_left(plant: Plant) -> None:
@@ -84,12 +85,19 @@ def test_a_watermark_that_does_not_wait_for_due_timers_that_were_left(plant: Pla
 
 def test_a_drain_that_heeds_holds_again_in_its_second_epoch(plant: Plant) -> None:
     plant(Driver, "next_plan", "drain=drain or (continued and self._draining)", "drain=drain")
+    plant(Driver, "held", "not self._at_rest", "not self._drained")
     assert found(drains_what_holds)
 
 
 def test_new_input_while_a_budget_has_left_records(plant: Plant) -> None:
     plant(Driver, "next_plan", "continued = wait or left > 0", "continued = wait")
     assert found(has_a_budget)
+
+
+def test_rows_that_stay_where_a_key_had_a_hold_or_a_wall_timer(plant: Plant) -> None:
+    fixed = "if state is None and not timers and not wall and not holds:"
+    plant(KeyedRun, "_run_keys", fixed, "elif state is None and not timers:")
+    assert "rows" in found(lambda case: any(node.holds or node.wall for node in case.nodes))
 
 
 def test_a_failed_group_that_is_tried_again_from_changed_values(plant: Plant) -> None:
