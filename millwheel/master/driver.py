@@ -477,6 +477,7 @@ class Driver:
         report.input_watermarks = dict(self.authority.inputs)
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
+        report.waiting = {name: self.authority.waiting(name) for name in nodes}
         report.idle_partitions = {str(name): found for name, found in self.sources.idle.items()}
         for (name, _), (size, error) in self._filters.items():
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size

@@ -20,4 +20,6 @@ def interval_mark(sequencer: int, node: NodeReport, filtered: tuple[int, float])
         node.percentiles,
         node.left,
         *filtered,
+        node.waiting,
+        node.next_record,
     )

@@ -192,7 +192,9 @@ def _pieces(
 
 
 def due_everywhere(marks: Mapping[WatermarkName, SourceMark], authority: WatermarkAuthority) -> int:
-    """A guess at how many timers a moved watermark makes due: all, if it moved to its end."""
+    """A guess at how many timers and records a moved watermark makes due: all, if it moved to its end."""
     if all(mark.final for mark in marks.values()):
-        return sum(authority.counter(name, WATERMARK_TIMERS) for name in authority.lows)
+        return sum(
+            authority.counter(name, WATERMARK_TIMERS) + authority.waiting(name) for name in authority.lows
+        )
     return 0

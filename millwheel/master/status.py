@@ -64,6 +64,8 @@ class Report:
     """The size of the filters that the last epoch with IDs used."""
     filter_error: dict[str, float] = field(default_factory=dict, compare=False)
     """The share of new IDs for which the store is asked all the same."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Records that wait for the watermark, of computations that are in order."""
     failed: dict[str, int] = field(default_factory=dict)
     """Records and timers that were diverted."""
     timers: dict[str, int] = field(default_factory=dict)
@@ -100,8 +102,9 @@ class Report:
                     ("diverted", self.diverted),
                     ("duplicates", self.duplicates),
                     ("failed", self.failed),
+                    ("waiting", self.waiting),
                 )
-                if counts[name]
+                if counts.get(name)
             ]
             wanted = self.rows_cached.get(name, 0) + self.rows_read.get(name, 0)
             if wanted:

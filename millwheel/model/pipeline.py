@@ -38,6 +38,8 @@ class Node:
     """Which percentile of the pending timestamps drives its timers; 1.0: all of them."""
     replay: bool = False
     """Whether, where it is new, it reads its injectors from their beginning."""
+    in_order: bool = False
+    """Whether a key's records come in order of timestamp, once the watermark has passed them."""
     combine: Combine | None = None
     """What joins a key's records before the hook gets them."""
 
@@ -149,6 +151,7 @@ class Pipeline:
         late: Late = "deliver",
         errors: Errors = "stop",
         watermark: float = 1.0,
+        in_order: bool = False,
         exactly_once: bool | None = None,
         strong_productions: bool | None = None,
         replay: Replay | None = None,
@@ -158,6 +161,8 @@ class Pipeline:
 
         One that is new to a store begins with what comes then, at the current low watermark; with
         ``replay="earliest"`` with the first record that its injectors can give again.
+        With ``in_order`` a key's records come in order of timestamp, each once the input watermark has passed
+        it, and its watermark timers between them.
         ``combine`` joins the records of a key before the hook gets them: see `millwheel.combiners`.
         """
         if not isinstance(computation, Computation):
@@ -192,6 +197,8 @@ class Pipeline:
             raise PipelineError(f'{where}: errors is "stop" or "divert", not {errors!r}')
         if isinstance(watermark, bool) or not isinstance(watermark, int | float) or not 0 < watermark <= 1:
             raise PipelineError(f"{where}: watermark is a share such as 0.99, at most 1.0, not {watermark!r}")
+        if not isinstance(in_order, bool):
+            raise PipelineError(f"{where}: in_order is True or False, not {in_order!r}")
         if combine is not None and (not callable(combine) or isinstance(combine, type)):
             raise PipelineError(
                 f"{where}: combine is a function of a key and its records, or one of millwheel.combiners "
@@ -216,6 +223,7 @@ class Pipeline:
             computation.strong_productions if strong_productions is None else bool(strong_productions),
             float(watermark),
             replay is not None,
+            in_order,
             combine,
         )
 

@@ -22,20 +22,24 @@ from millwheel.store.layout import (
     KIND_WALL,
     KIND_WATERMARK,
     TIMER_SUFFIX,
+    WAITING_TIME,
     after,
     id_prefix,
     is_long,
     row_prefix,
     row_suffix,
+    time_of,
     timer_key,
 )
 from millwheel.store.row import Row, decode_row
+from millwheel.store.waiting import Waiters
 
 _UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
 
 _MOST = 100  # problems that are told; the rest are counted
 _KINDS = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
-_OF_COMPUTATIONS = (b"R", b"T", b"I", b"G", b"B", b"C")
+_OF_COMPUTATIONS = (b"R", b"T", b"I", b"G", b"B", b"W", b"C")
+_NO_COUNTS = [0] * 5 + [MAX_TIME] * 3 + [0, MAX_TIME]  # as a tablet has them where there is nothing
 _NUMBER = slice(1, 3)  # where a key of the store has the computation's number
 
 
@@ -96,6 +100,8 @@ class _ShardCheck:
     def run(self) -> None:
         timers = sum(self._row(key, value) for key, value in self._scan(b"R"))
         self._timers(timers)
+        for key, value in self._scan(b"W"):
+            self._waiting(key, value)
         self._check_counters()
         self._ids()
         for key, value in self._scan(b"B"):
@@ -135,7 +141,7 @@ class _ShardCheck:
         return self._count(number, tablet, suffix, row, len(value), name)
 
     def _count(self, number: int, tablet: int, suffix: bytes, row: Row, size: int, name: str) -> int:
-        counters = self._counters.setdefault((number, tablet), [0] * 5 + [MAX_TIME] * 3)
+        counters = self._counters.setdefault((number, tablet), list(_NO_COUNTS))
         counters[0] += 1
         counters[1] += size
         entries = 0
@@ -174,8 +180,9 @@ class _ShardCheck:
             (int.from_bytes(key[_NUMBER], "big"), key[3]): unpack(value) for key, value in self._scan(b"C")
         }
         for place in sorted(stored.keys() | self._counters.keys()):
-            found = stored.get(place, [0] * 5 + [MAX_TIME] * 3)
-            right = self._counters.get(place, [0] * 5 + [MAX_TIME] * 3)
+            found = stored.get(place, [])
+            found += _NO_COUNTS[len(found) :]  # those of an earlier version have fewer
+            right = self._counters.get(place, _NO_COUNTS)
             if found != right:
                 number, tablet = place
                 self._problem(
@@ -208,6 +215,27 @@ class _ShardCheck:
         except _UNREADABLE as error:
             self._problem(f"records that wait in tablet {tablet} cannot be read ({error})")
 
+    def _waiting(self, key: bytes, value: bytes) -> None:
+        number, tablet = int.from_bytes(key[_NUMBER], "big"), key[3]
+        self.numbers.add(number)
+        name = f"computation {number}, records that wait for the watermark in tablet {tablet}"
+        try:
+            found = Waiters.from_bytes(value)
+            keys, times = found.keys, found.timestamps
+        except _UNREADABLE as error:
+            self._problem(f"{name} cannot be read ({error})")
+            return
+        self._findings.counts["records that wait"] += len(keys)
+        counters = self._counters.setdefault((number, tablet), list(_NO_COUNTS))
+        counters[8] += len(keys)
+        counters[9] = min([counters[9], *times])
+        if not keys or tablet * self._shards // TABLETS != self._index:
+            self._problem(f"{name} are empty, or another shard's")
+        elif any(row_suffix(k)[0] >> 2 != tablet for k in keys):
+            self._problem(f"{name} do not belong there")
+        if len(keys) != len(times) or times != sorted(times) or time_of(key[WAITING_TIME]) != times[0]:
+            self._problem(f"{name} are not in order of time: they could be delivered too late")
+
     def _intervals(self) -> None:
         for key, value in self._scan(b"M"):
             self._findings.counts["intervals"] += 1
@@ -219,7 +247,7 @@ class _ShardCheck:
                 self._problem(f"level {level}, tablet {first}: epoch {state[1]} has no checkpoint")
 
     def _strangers(self) -> None:
-        letters = b"BCGIMPRT\xff"
+        letters = b"BCGIMPRTW\xff"
         previous = b"\x00"
         for letter in letters:
             for key, _ in self._snapshot.scan(previous, bytes((letter,))):

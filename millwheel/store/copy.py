@@ -21,7 +21,7 @@ _ENTRIES = 5_000  # in one write
 _BYTES = 4 << 20
 _OWN = b"shards"  # of a store in a folder: how many it has itself
 _BY_DIGEST = b"IG"
-_TABLET = {b"R": 3, b"T": 3, b"B": 3, b"C": 3, b"M": 2, b"P": 2}
+_TABLET = {b"R": 3, b"T": 3, b"B": 3, b"W": 3, b"C": 3, b"M": 2, b"P": 2}
 """By letter: where a key has its tablet; a row has it in the first six bits of the fingerprint there."""
 
 Tell = Callable[[int], None]

@@ -21,7 +21,7 @@ from millwheel.store.base import Get, Shard, Snapshot, Store
 from millwheel.store.layout import after, away_key
 
 _BATCH = 10_000  # entries removed in one write: few enough that the pipeline's writes do not wait long
-_LETTERS = b"RTIGBC"  # where in a shard a computation's number is the beginning of a key
+_LETTERS = b"RTIGBWC"  # where in a shard a computation's number is the beginning of a key
 _READ = (
     b"numbers",
     b"forgotten",

@@ -9,6 +9,7 @@ cryptographic digest, and stands in the row.
     I computation digest                          a record ID that was seen
     G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together
     B computation tablet                          records that a slow step left to the next epoch
+    W computation tablet time epoch number        records that wait for the watermark (in_order=True)
     C computation tablet                          counters: rows, bytes, timers; the first of them
     M level tablet                                an interval: sequencer, epoch; with a cache, a nonce
     P level tablet                                an interval's checkpoint: productions and report
@@ -133,6 +134,20 @@ def backlog_key(computation: int, tablet: int) -> bytes:
 def backlog_tablet(key: bytes) -> int:
     """The tablet of a `backlog_key`."""
     return key[3]
+
+
+def waiting_prefix(computation: int, tablet: int) -> bytes:
+    """The beginning of a tablet's records that wait for the watermark."""
+    return b"W" + computation.to_bytes(2, "big") + bytes((tablet,))
+
+
+def waiting_key(computation: int, tablet: int, time: int, arrival: bytes) -> bytes:
+    """A piece of them: the time of its first record, and when and as what it arrived."""
+    return waiting_prefix(computation, tablet) + time_bytes(time) + arrival
+
+
+WAITING_TIME: Final = slice(4, 12)
+WAITING_ARRIVAL: Final = slice(12, 24)
 
 
 def interval_key(level: int, tablet: int) -> bytes:

@@ -34,6 +34,15 @@ class IntervalMark:
     filter_bytes: int = 0
     """Of the filter before the seen IDs, in the last epoch that had any."""
     filter_error: float = 0.0
+    waiting: int = 0
+    """Records that wait for the watermark (in_order)."""
+    next_record: int = MAX_TIME
+    """The timestamp of the first of them."""
+
+    @property
+    def next_due(self) -> int:
+        """The input watermark at which a timer fires or a record is delivered."""
+        return min(self.next_timer, self.next_record + 1)
 
 
 class WatermarkAuthority:
@@ -174,7 +183,7 @@ class WatermarkAuthority:
     def _oldest(self, name: str) -> tuple[int, int]:
         marks = self._intervals[name].values()
         return (
-            min((mark.next_timer for mark in marks), default=MAX_TIME),
+            min((mark.next_due for mark in marks), default=MAX_TIME),
             min((mark.oldest_hold for mark in marks), default=MAX_TIME),
         )
 
@@ -205,6 +214,10 @@ class WatermarkAuthority:
             (mark.next_wall for marks in self._intervals.values() for mark in marks.values()),
             default=MAX_TIME,
         )
+
+    def waiting(self, name: str) -> int:
+        """How many records of a computation wait for the watermark, over all intervals."""
+        return sum(mark.waiting for mark in self._intervals[name].values())
 
     def counter(self, name: str, index: int) -> int:
         """A counter of a computation, over all intervals."""

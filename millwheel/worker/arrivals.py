@@ -14,6 +14,7 @@ from millwheel.model.graph import Edge, Graph
 from millwheel.model.record import RecordId, decode_json
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import DIGEST, backlog_key, id_log_prefix, id_prefix, tablets_of, time_bytes
+from millwheel.store.waiting import Waiters
 from millwheel.worker.envelope import Columns, Section
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Arrivals:
         "ids",
         "json",
         "keys",
+        "late",
+        "old_ids",
         "streams",
         "timestamps",
         "values",
@@ -50,6 +53,10 @@ class Arrivals:
         self.decoded = 0
         """How many came as values, and not as JSON."""
         self.ids: list[RecordId | None] | None = None
+        self.old_ids: dict[int, RecordId] = {}
+        """Of records that have waited: their IDs, which count as seen since they came."""
+        self.late: set[int] = set()
+        """The positions of records that waited, and were late when they came."""
         self.digests: list[bytes | None] | None = None
         """Of the IDs, once `SeenIds` has looked them up."""
         self._starts: dict[int, int] = {}
@@ -110,6 +117,22 @@ class Arrivals:
         """Adds what the last step left of a tablet: before everything else of that."""
         for stream, keys, timestamps, ids, values in unpack(data):
             self._add(keys, timestamps, stream, ids, values, None)
+
+    def add_waiting(self, waiters: Waiters) -> None:
+        """Adds records that have waited for the watermark."""
+        before = len(self.keys)
+        self._add(waiters.keys, waiters.timestamps, "", None, waiters.values, waiters.json)
+        self._names.discard("")
+        self._names.update(waiters.streams)
+        self.streams[before:] = waiters.streams
+        self.late.update(before + place for place in waiters.late)
+        if waiters.ids is not None:
+            self.old_ids.update({before + i: id for i, id in enumerate(waiters.ids) if id is not None})
+
+    def id(self, position: int) -> RecordId | None:
+        """A record's ID."""
+        id = None if self.ids is None else self.ids[position]
+        return self.old_ids.get(position) if id is None else id
 
     def backlog(self, positions: Iterable[int], computation: int) -> Iterator[tuple[bytes, bytes]]:
         """Records, by tablet and in order, as they are stored for the next epoch."""

@@ -27,7 +27,7 @@ from millwheel.worker.tablets import FIRST_KIND, NO_COUNTS, ROWS
 
 logger = logging.getLogger("millwheel")
 
-_ROW, _INDEX, _COUNTERS, _BACKLOG = b"RTCB"
+_ROW, _INDEX, _COUNTERS, _BACKLOG, _WAITING = b"RTCBW"
 _WHOLE = (_COUNTERS, _BACKLOG)  # ranges that a step always reads as a whole
 _RANGES = (*_WHOLE, _INDEX)
 _HEADER = b"\x00"  # behind an interval's prefix: what is known of its part of the cache
@@ -231,7 +231,11 @@ class Reading:
     def prefetch(self, ranges: Sequence[Range]) -> None:
         """Says what will be read next of what may be kept here, and is not."""
         self._snapshot.prefetch(
-            [part for part in ranges if part[0][0] in _RANGES and not self._knows(part[0])]
+            [
+                part
+                for part in ranges
+                if part[0][0] == _WAITING or (part[0][0] in _RANGES and not self._knows(part[0]))
+            ]
         )
 
     def _knows(self, start: bytes) -> bool:

@@ -76,8 +76,14 @@ class Combining:
     """
 
     def __init__(
-        self, context: HookContext, arrivals: Arrivals, is_late: Callable[[int], bool], diverted: Diverted
+        self,
+        context: HookContext,
+        arrivals: Arrivals,
+        is_late: Callable[[int], bool],
+        diverted: Diverted,
+        between: Callable[[int], None] | None = None,
     ) -> None:
+        """``between`` is called with the timestamp of each record, which then go in order of those."""
         combine = context.node.combine
         assert combine is not None
         self._combine: Combine = combine
@@ -85,6 +91,7 @@ class Combining:
         self._arrivals = arrivals
         self._is_late = is_late
         self._diverted = diverted
+        self._between = between
         self._divert = context.node.errors == "divert"
 
     def run(self, key: str, piece: Sequence[int]) -> None:
@@ -131,7 +138,12 @@ class Combining:
     def _hooks(self, records: Iterable[Record]) -> None:
         context = self._context
         hook = context.computation.process_record
+        between = self._between
+        if between is not None:
+            records = sorted(records, key=lambda record: record.timestamp)
         for record in records:
+            if between is not None:
+                between(record.timestamp)
             context.hand = record
             hook(record)
 
@@ -184,9 +196,8 @@ class Combining:
         arrivals = self._arrivals
         if value is None:
             value = arrivals.value(position)
-        id = None if arrivals.ids is None else arrivals.ids[position]
-        late = self._is_late(position)
-        return Record(value, arrivals.timestamps[position], key, arrivals.streams[position], id, late)
+        timestamp, stream = arrivals.timestamps[position], arrivals.streams[position]
+        return Record(value, timestamp, key, stream, arrivals.id(position), self._is_late(position))
 
 
 class _Wrong(Exception):

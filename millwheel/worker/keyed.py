@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 from millwheel.errors import MillWheelError, UserCodeError, shorten
@@ -17,7 +16,7 @@ from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import key_text
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX
 from millwheel.model.record import Record
-from millwheel.model.time import WALL, WATERMARK
+from millwheel.model.time import MAX_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
 from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, row_prefix, row_suffixes
@@ -26,6 +25,8 @@ from millwheel.worker.arrivals import Arrivals, SeenIds
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns
+from millwheel.worker.ordered import Ordered
+from millwheel.worker.positions import at
 from millwheel.worker.report import NodeReport
 from millwheel.worker.route import diverted
 from millwheel.worker.tablets import BYTES, ROWS, WATERMARK_TIMERS, Tablets
@@ -33,8 +34,6 @@ from millwheel.worker.tablets import BYTES, ROWS, WATERMARK_TIMERS, Tablets
 _MOST_FIRINGS = 1_000_000  # of one key in one epoch: past this, a timer that sets itself never ends
 
 _NO_POSITIONS: list[int] = []
-
-_RUN = 16  # positions that follow each other: of fewer, each is looked up by itself
 
 _HOT_SHARE = 20  # a key with less than a twentieth of an interval's records makes it no hotter than others
 
@@ -60,7 +59,7 @@ class KeyedRun:
         self._context = context
         self._fires = fires
         self._prefix = row_prefix(number)
-        self._before = before
+        self._before = self._record_watermark = before
         self._after = after
         self._low_before = low_before
         self._now = now
@@ -82,9 +81,14 @@ class KeyedRun:
         self._version = computation.version
 
     def run(
-        self, snapshot: Snapshot, arrivals: Arrivals, due_limit: int, order: random.Random | None
+        self,
+        snapshot: Snapshot,
+        arrivals: Arrivals,
+        due_limit: int,
+        order: random.Random | None,
+        ordered: Ordered | None = None,
     ) -> None:
-        """Every key that has records or a due timer."""
+        """Every key that has records or a due timer; where they are ``ordered``, that are due."""
         context, report = self._context, self.report
         due: list[bytes] = []
         if self._fires:
@@ -97,10 +101,14 @@ class KeyedRun:
         attributes["low_watermark"] = self._before
         attributes.pop("state", None)
         self._budget.begin()
-        run_records = self._records_runner(arrivals)
+        if ordered is None:
+            run_records, by_key = self._records_runner(arrivals), arrivals.by_key
+        else:
+            run_records, by_key = self._ordered_runner(ordered), ordered.by_key
+            attributes["low_watermark"] = self._record_watermark = self._after
         prefix = self._prefix
         for part, due_keys in parts:
-            positions = arrivals.by_key(part)
+            positions = by_key(part)
             self._look_for_hot(positions)
             # As they came, which is the same order at every attempt: what belongs to a record was made
             # together, and lies together in memory.
@@ -121,6 +129,8 @@ class KeyedRun:
         self.left.sort()  # as they came
         report.left = len(self.left)
         report.records += len(arrivals.keys) - report.left - report.duplicates
+        if ordered is not None:
+            report.records -= len(ordered.waiting)
         report.user = context.counts
         report.produced = sum(len(output.keys) for output in context.outputs.values())
         low = self._low_before
@@ -258,7 +268,7 @@ class KeyedRun:
 
         def run_plain(key: str, piece: list[int]) -> None:
             """Records of one stream, without IDs: as most are."""
-            for value, timestamp in zip(_at(piece, given), _at(piece, timestamps), strict=True):
+            for value, timestamp in zip(at(piece, given), at(piece, timestamps), strict=True):
                 record = new(Record)  # its constructor would set what most hooks do not ask for
                 if lazy:
                     record._json = value
@@ -313,6 +323,16 @@ class KeyedRun:
 
         return run_records
 
+    def admit(self, ordered: Ordered, old: Iterable[range]) -> None:
+        """Finds the duplicates and the late ones among records that may have to wait: when they come."""
+        ordered.admit(old, self._without_duplicates, self._takes_late)
+
+    def _ordered_runner(self, ordered: Ordered) -> Callable[[str, list[int]], int]:
+        context, budget, now = self._context, self._budget, self._now
+        if context.node.combine is not None:
+            return ordered.combining_runner(context, budget, self._failed_record, self._fire, now)
+        return ordered.runner(context, budget, self._record_hook, self._fire, now)
+
     def _takes_late(self, record: Record) -> bool:
         """Whether a late record is delivered; otherwise it is put aside."""
         report = self.report
@@ -329,15 +349,15 @@ class KeyedRun:
             self.diverted.append((node.name + LATE_SUFFIX, late))
         return False
 
-    def _fire(self, timers: Times, wall: Times) -> None:
-        """The due timers, ordered by (time, tag), those that are set meanwhile in their place."""
+    def _fire(self, timers: Times, wall: Times, bound: int = MAX_TIME) -> None:
+        """The due timers up to a time, ordered by (time, tag), those set meanwhile in their place."""
         context = self._context
         attributes = context.attributes
         hook = self._timer_hook
         new = tuple.__new__
         fired = 0
         attributes["low_watermark"] = self._after
-        while due := self._due(timers, wall):
+        while due := self._due(timers, wall, bound):
             context.changed = False
             for time, tag in due:
                 if tag in timers:
@@ -360,10 +380,10 @@ class KeyedRun:
                     "look at self.low_watermark before setting it"
                 )
         self.report.timers += fired
-        attributes["low_watermark"] = self._before
+        attributes["low_watermark"] = self._record_watermark
 
-    def _due(self, timers: Times, wall: Times) -> list[tuple[int, str]]:
-        after, now = self._after, self._now
+    def _due(self, timers: Times, wall: Times, bound: int) -> list[tuple[int, str]]:
+        after, now = min(self._after, bound), min(self._now, bound)
         due = [(time, tag) for tag, time in timers.items() if time <= after]
         if wall:
             due += [(time, tag) for tag, time in wall.items() if time <= now]
@@ -420,35 +440,6 @@ class KeyedRun:
             cause=error,
             details="".join(traceback.format_exception(error)),
         )
-
-
-def _at(positions: list[int], column: list[Any]) -> Iterable[Any]:
-    """What stands in a column at these positions, which rise. Those of a key are as a rule a few runs."""
-    start, count = 0, len(positions)
-    if count < _RUN:
-        return map(column.__getitem__, positions)
-    found: list[Any] = []
-    while start < count:
-        first = positions[start]
-        end = count if positions[-1] - first == count - start - 1 else _end_of_run(positions, start)
-        if end - start < _RUN:
-            return chain(found, map(column.__getitem__, positions[start:]))
-        found += column[first : first + end - start]
-        start = end
-    return found
-
-
-def _end_of_run(positions: list[int], start: int) -> int:
-    """Where positions that follow each other end."""
-    offset = positions[start] - start
-    low, high = start + 1, len(positions)
-    while low < high:
-        middle = (low + high) // 2
-        if positions[middle] - middle == offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 _Others = tuple[tuple[int | None, int], tuple[int | None, int]]

@@ -30,16 +30,18 @@ from millwheel.model.graph import Graph
 from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
-from millwheel.store.layout import backlog_tablet, checkpoint_key, interval_key, tablets_of
+from millwheel.store.layout import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.activity import Activity
-from millwheel.worker.arrivals import Arrivals, SeenIds, backlog_range, expired_range, id_retention
+from millwheel.worker.arrivals import SeenIds, backlog_range, expired_range, id_retention
 from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
+from millwheel.worker.gather import gather, take_up
 from millwheel.worker.holds import EndedHolds
 from millwheel.worker.keyed import KeyedRun
+from millwheel.worker.ordered import Ordered
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
@@ -323,8 +325,7 @@ class _Attempt:
             by_consumer.setdefault(self._worker.graph.edges[section.edge].consumer, []).append(section)
         lows: dict[WatermarkName, int] = {}
         for name in self._worker.graph.levels[self._level - 1]:
-            arrivals, waited = self._arrivals(name, snapshot, by_consumer.get(name, []))
-            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, arrivals, waited)
+            lows |= self._run_node(name, snapshot, {**watermarks, **lows}, by_consumer.get(name, []))
         self._router.finish()
         report = self._report
         report.streams = self._router.streams
@@ -333,45 +334,12 @@ class _Attempt:
         value = report.to_value()
         return Outcome(lows, self._router.sections, self._router.batches, value, self._left_over)
 
-    def _arrivals(
-        self, name: str, snapshot: Snapshot, sections: list[Section]
-    ) -> tuple[Arrivals, list[bytes]]:
-        """What there is for a computation, and where in the store stands what was left of it before.
-
-        Where some of it was sent by tablet, all of it is laid out so.
-        """
-        mine = range(self._interval.first, self._interval.last)
-        number, edges = self._worker._numbers[name], self._worker.graph.edges
-        left = list(snapshot.scan(*backlog_range(number, mine)[:2]))
-        arrivals = Arrivals()
-        if all(section.tablet is None for section in sections):
-            for _, data in left:
-                arrivals.add_backlog(data)
-            for section in sections:
-                arrivals.add_section(section, edges[section.edge].stream)
-            return arrivals, [key for key, _ in left]
-        parts: dict[int, list[Section]] = {tablet: [] for tablet in mine}
-        for section in sections:
-            whole = section.tablet is not None
-            for part in [section] if whole else section.by_tablet(tablets_of(section.keys)):
-                assert part.tablet is not None
-                parts[part.tablet].append(part)
-        waiting = {backlog_tablet(key): data for key, data in left}
-        for tablet, found in parts.items():
-            arrivals.begin(tablet)
-            if tablet in waiting:
-                arrivals.add_backlog(waiting[tablet])
-            for section in found:
-                arrivals.add_section(section, edges[section.edge].stream)
-        return arrivals, [key for key, _ in left]
-
     def _run_node(
         self,
         name: str,
         snapshot: Snapshot,
         watermarks: dict[WatermarkName, int],
-        arrivals: Arrivals,
-        waited: list[bytes],
+        sections: list[Section],
     ) -> dict[WatermarkName, int]:
         worker, plan = self._worker, self._plan
         graph = worker.graph
@@ -388,6 +356,14 @@ class _Attempt:
         waits = not self._unfinished.isdisjoint(graph.senders(name))
         now_at = before if waits else max(reached[graph.nodes[name].watermark], before)
         mine = range(self._interval.first, self._interval.last)
+        tablets = Tablets(number, mine, snapshot)
+        in_order = graph.nodes[name].in_order
+        # In order, nothing is delivered before all that is to come in this epoch has come.
+        until = MIN_TIME if waits and in_order else now_at
+        limit = None if plan.ends_holds else plan.due_limit
+        waiting, bound = take_up(number, snapshot, tablets, until, limit, in_order=in_order)
+        streams = [(section, graph.edges[section.edge].stream) for section in sections]
+        arrivals, waited = gather(number, mine, snapshot, streams, waiting)
         for edge in worker._edges[name]:
             for columns in self._router.local.pop(edge.index, ()):
                 arrivals.add_local(columns, edge.stream)
@@ -399,14 +375,13 @@ class _Attempt:
             seen.look_up(arrivals, snapshot, ids)
         if self.reading is not None:
             self.reading.at(number, now_at)
-        tablets = Tablets(number, mine, snapshot)
         context.reset()
         worker.activity.enter(lambda: name, context)
         run = KeyedRun(
             context,
             number,
             before,
-            now_at,
+            bound,
             plan.lows.get(name, MIN_TIME),
             plan.now,
             seen,
@@ -415,20 +390,29 @@ class _Attempt:
             fires=not waits,
         )
         report = run.report
+        ordered = Ordered(arrivals, before, bound) if in_order else None
         if plan.ends_holds:
             ended = EndedHolds(number, tablets, snapshot)
             report.holds_ended = ended.count
             self._puts += ended.puts
             self._deletes += ended.deletes
         else:
-            run.run(snapshot, arrivals, plan.due_limit, worker._order)
+            if ordered is not None and waiting is not None:
+                run.admit(ordered, waiting.spans())
+            run.run(snapshot, arrivals, plan.due_limit, worker._order, ordered)
+        report.more_due |= bound < now_at and not waits
         unfinished = report.more_due or report.left > 0 or waits
         if unfinished:
             self._unfinished.add(name)
             self._left_over.append(name)
         report.input = before if unfinished else now_at  # what was left is not late when its turn comes
+        if waiting is not None:
+            rest = [] if ordered is None else sorted([*ordered.waiting, *run.left])
+            waiting.keep(snapshot, arrivals, rest, ordered.late if ordered is not None else set(), plan.epoch)
+        if in_order:
+            report.waiting, report.next_record = tablets.waiting()
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
-        oldest = report.next_timer if plan.drain else min(report.next_timer, report.oldest_hold)
+        oldest = min(report.next_timer, report.next_record, MAX_TIME if plan.drain else report.oldest_hold)
         if graph.nodes[name].watermark == EXACT:
             reached[EXACT] = now_at
         if unfinished:
@@ -452,7 +436,11 @@ class _Attempt:
         self._puts += run.puts
         self._puts += tablets.writes()
         self._puts += seen.writes(plan.epoch, plan.now, self._interval.first, worker._retention[name])
-        self._puts += arrivals.backlog(run.left, number)
+        if ordered is None:
+            self._puts += arrivals.backlog(run.left, number)
+        if waiting is not None:
+            self._puts += waiting.puts
+            self._deletes += waiting.deletes
         self._deletes += run.deletes
         self._deletes += tablets.deletes()
         self._deletes += waited

@@ -39,7 +39,9 @@ HOLDS: Final = FIRST_KIND + KIND_HOLD
 _SUMMED: Final = 5
 _FIRST_TIME: Final = _SUMMED  # then the first timer of each clock and the first hold
 _KINDS: Final = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
-NO_COUNTS: Final = [0] * _SUMMED + [MAX_TIME] * len(_KINDS)
+WAITING: Final = _FIRST_TIME + len(_KINDS)  # records that wait for the watermark
+FIRST_WAITING: Final = WAITING + 1
+NO_COUNTS: Final = [0] * _SUMMED + [MAX_TIME] * len(_KINDS) + [0, MAX_TIME]
 """The counters of a tablet that has nothing."""
 
 
@@ -50,7 +52,7 @@ class Tablets:
         self._computation = computation
         self._counters: dict[int, list[int]] = {}
         for key, value in snapshot.scan(*counters_range(computation, tablets)[:2]):
-            self._counters[key[3]] = unpack(value)
+            self._counters[key[3]] = counters_of(value)
         self._touched: set[int] = set()
         self._added: list[bytes] = []
         self._removed: set[bytes] = set()
@@ -114,6 +116,18 @@ class Tablets:
             counters = self._counters[tablet] = list(NO_COUNTS)
         self._touched.add(tablet)
         return counters
+
+    def each(self) -> Iterable[tuple[int, list[int]]]:
+        """The counters of every tablet that has some, not to be changed."""
+        return self._counters.items()
+
+    def waiting(self) -> tuple[int, int]:
+        """How many records wait for the watermark, and the timestamp of the first."""
+        every = self._counters.values()
+        return (
+            sum(counters[WAITING] for counters in every),
+            min((counters[FIRST_WAITING] for counters in every), default=MAX_TIME),
+        )
 
     def next_times(self, snapshot: Snapshot) -> tuple[int, int, int]:
         """The oldest watermark timer, wall timer and hold that are pending after this step."""
@@ -186,6 +200,12 @@ class Tablets:
     def deletes(self) -> Iterator[bytes]:
         """Index entries that are gone."""
         return iter(self._removed)
+
+
+def counters_of(value: bytes) -> list[int]:
+    """A tablet's counters; those of an earlier version have fewer."""
+    found: list[int] = unpack(value)
+    return found + NO_COUNTS[len(found) :]
 
 
 def counters_range(computation: int, tablets: range) -> Range:
