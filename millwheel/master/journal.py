@@ -32,6 +32,7 @@ from millwheel.model.injector import Offset
 from millwheel.model.names import Sender, SourceName, WatermarkName, source_name, watermark_name
 from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
+from millwheel.store.copy import refuse_unfinished
 from millwheel.store.layout import FORMAT, after, check_format, partition_key
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import weak_levels
@@ -89,6 +90,7 @@ class Journal:
 
     def acquire(self, graph: Graph, owner: str) -> int:
         """Makes this driver the owner: a new generation, whose number is the new sequencer."""
+        self.read(refuse_unfinished)
         form, name, driver, id = self._get(b"format", b"pipeline", b"driver", b"id")
         check_format(form)
         if name is not None and unpack(name) != graph.name:

@@ -2,7 +2,10 @@
 
 The number of shards may be another one there. Rows, timers, counters and records that wait go to the shard
 of their tablet. Of a seen ID only its digest is known: where a shard is cut, every part gets all of its IDs,
-and its log of them, which forgets them. The journal comes last, in one write: what has no journal is no copy.
+and its log of them, which forgets them.
+
+First of all the copy's journal notes that it is one, and not finished; the journal comes last, in one write
+with which the note goes. What has the note is refused by whoever opens it.
 """
 
 from __future__ import annotations
@@ -12,14 +15,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from millwheel.errors import StoreError
-from millwheel.model.codec import unpack
+from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import TABLETS
-from millwheel.store.base import Shard, Store
+from millwheel.store.base import Shard, Snapshot, Store, read
 
 _LAST = b"\xff" * 16  # behind every key that there is
 _ENTRIES = 5_000  # in one write
 _BYTES = 4 << 20
-_OWN = b"shards"  # of a store in a folder: how many it has itself
+_UNFINISHED = b"copying"  # in the journal of a copy: from where, until it is finished
 _BY_DIGEST = b"IG"
 _TABLET = {b"R": 3, b"T": 3, b"B": 3, b"W": 3, b"C": 3, b"M": 2, b"P": 2}
 """By letter: where a key has its tablet; a row has it in the first six bits of the fingerprint there."""
@@ -42,16 +45,13 @@ def copy(source: Store, target: Store, tell: Tell = lambda entries: None) -> Cop
 
     ``tell`` hears now and then how many entries are there.
     """
+    for store in (source, target):
+        read(store.journal, refuse_unfinished)
     journal = dict(_entries(source.journal))
     if b"driver" not in journal:
         raise StoreError("there is no pipeline in the store that is to be copied")
-    if any(key != _OWN for key, _ in _entries(target.journal)) or any(
-        next(_entries(shard), None) for shard in target.shards
-    ):
-        raise StoreError(
-            "the store that is to be written is not empty: a copy is made to a new one (where a former copy "
-            "was interrupted, remove what is there first)"
-        )
+    if any(_entries(target.journal)) or any(next(_entries(shard), None) for shard in target.shards):
+        raise StoreError("the store that is to be written is not empty: a copy is made to a new one")
     epoch = unpack(journal[b"commit"])[0] if b"commit" in journal else 0
     planned = unpack(journal[b"plan"])["epoch"] if b"plan" in journal else 0
     if planned > epoch and len(source.shards) != len(target.shards):
@@ -60,6 +60,7 @@ def copy(source: Store, target: Store, tell: Tell = lambda entries: None) -> Cop
             f"shards, not {len(source.shards)}: run the pipeline once more where it is, or copy to a store "
             f"of {len(source.shards)} shards"
         )
+    target.journal.write([(_UNFINISHED, pack(source.address.partition("?")[0].rpartition("@")[2]))])
     copied: list[Counter[bytes]] = [Counter() for _ in target.shards]
     done = 0
     for number, shard in enumerate(source.shards):
@@ -70,8 +71,18 @@ def copy(source: Store, target: Store, tell: Tell = lambda entries: None) -> Cop
             done += len(batch)
             tell(done)
     _verify(target, copied)
-    target.journal.write([(key, value) for key, value in journal.items() if key != _OWN])
+    target.journal.write(list(journal.items()), [_UNFINISHED])
     return Copied(str(unpack(journal[b"pipeline"])), epoch, done, len(target.shards))
+
+
+def refuse_unfinished(journal: Snapshot) -> None:
+    """Raises where a store is a copy that was begun and not finished."""
+    found = journal.get(_UNFINISHED)
+    if found is not None:
+        raise StoreError(
+            f"this store is an unfinished copy of {unpack(found)}: `millwheel store copy` is still at work, "
+            "or was interrupted. Wait for it, or remove this store and copy again; the original is whole"
+        )
 
 
 def _placed(

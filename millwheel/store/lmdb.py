@@ -66,7 +66,7 @@ class LmdbStore(Store):
             environments = [self._environment(_name(number)) for number in range(found.shards)]
             self.shards: Sequence[Shard] = environments
             self.journal: Shard = self._environment("journal", partial(_witness, environments))
-            if readonly and self.size() < _VERIFIED_TO_LOOK and not self.in_use():
+            if (readonly or existing) and self.size() < _VERIFIED_TO_LOOK and not self.in_use():
                 self.verify()
         except BaseException:
             self.close()
@@ -86,8 +86,8 @@ class LmdbStore(Store):
         there = (self._path / "journal" / DATA).exists()
         if there and self._is_old():
             raise StoreError(
-                f"the store {self._path} was made by an older millwheel (format 1, without checksums): copy "
-                f"it to a new one with `millwheel store copy {self._path} NEW`, and run the pipeline on that"
+                f"the store {self._path} has format 1, without checksums: an earlier version of millwheel "
+                "made it. Run it with that version, or begin with a new store"
             )
         if identity is not None:
             raise StoreError(_elsewhere(self._path, "there is none"))

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from millwheel.errors import StoreError
 from millwheel.store.base import Store
+from millwheel.store.copy import refuse_unfinished
 from millwheel.store.layout import check_format
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.memory import MemoryStore
@@ -35,9 +36,10 @@ def open_to_read(where: str | os.PathLike[str]) -> Store:
 
 
 def _checked(store: Store) -> Store:
-    """A store whose format this version reads; one that is being made has none yet."""
+    """A store whose format this version reads, and no half of a copy; one that is being made has none yet."""
     try:
         with store.journal.snapshot() as snapshot:
+            refuse_unfinished(snapshot)
             check_format(snapshot.get(b"format"))
     except BaseException:
         store.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from millwheel.errors import StoreError
 from millwheel.model.codec import unpack
+from millwheel.store.copy import refuse_unfinished
 from millwheel.store.environment import LmdbShard
 from millwheel.store.layout import after
 
@@ -21,6 +22,8 @@ _INTERVAL = b"M"
 
 def refuse_older_copies(path: Path, journal: LmdbShard, shards: Sequence[LmdbShard]) -> None:
     """Raises a `StoreError` where a file of a store in a folder is older than another."""
+    with journal.snapshot() as snapshot:
+        refuse_unfinished(snapshot)  # its journal comes last, and is older until then
     _, noted = journal.writes()
     for number, shard in enumerate(shards):
         known = int.from_bytes(noted[8 * number : 8 * number + 8], "big")

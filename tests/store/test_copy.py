@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,44 @@ def test_a_store_that_is_not_empty_is_not_written(make_store: Callable[..., Stor
     with pytest.raises(StoreError, match="is not empty"):
         copy(source, target)
     assert contents(target.shards[0]) == {b"Rsomething": b"of others"}
+
+
+class _Interrupted(BaseException):
+    """The process that copies is killed."""
+
+
+def _interrupt(entries: int) -> None:
+    raise _Interrupted
+
+
+def test_a_copy_that_was_interrupted_says_so_and_does_not_run(make_store: Callable[..., Store]) -> None:
+    source, target = make_store(1), make_store(1)
+    _begin(source, 2, mw.sinks.Collect(), 1)
+    with pytest.raises(_Interrupted):
+        copy(source, target, _interrupt)
+    assert contents(target.shards[0]), "a part is there"
+    for attempt in (
+        lambda: take(_pipeline(mw.sinks.Collect()), target),
+        lambda: copy(source, target),
+        lambda: copy(target, make_store(1)),
+    ):
+        with pytest.raises(StoreError, match=r"unfinished copy of .*remove this store and copy again"):
+            attempt()
+
+
+def test_who_looks_at_a_copy_that_was_interrupted_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        closing(open_store(tmp_path / "source")) as source,
+        closing(open_store(tmp_path / "target")) as target,
+    ):
+        _begin(source, 2, mw.sinks.Collect(), 1)
+        with pytest.raises(_Interrupted):
+            copy(source, target, _interrupt)
+    for command in (["status", "--store"], ["store", "check"], ["store", "copy", str(tmp_path / "source")]):
+        assert main([*command, str(tmp_path / "target")]) == 1
+        assert "is an unfinished copy of" in capsys.readouterr().err
 
 
 def test_an_empty_store_is_not_copied(make_store: Callable[..., Store]) -> None:

@@ -163,10 +163,10 @@ def test_who_looks_can_read_a_store_without_a_table_of_readers(tmp_path: Path) -
     assert _files(tmp_path) == before
 
 
-def test_a_store_of_the_first_format_names_the_way(tmp_path: Path) -> None:
+def test_a_store_of_the_first_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
     journal = LmdbShard(tmp_path / "journal", sync=True, map_size=1 << 20)
     journal.write([(b"shards", b"2 0123456789abcdef")])
     journal.close()
     for opened in (open_store, open_to_read, open_existing):
-        with pytest.raises(StoreError, match=r"older millwheel.*millwheel store copy"):
+        with pytest.raises(StoreError, match=r"format 1.*Run it with that version"):
             opened(tmp_path)
