@@ -123,6 +123,9 @@ class Files(Injector):
     def poll(self) -> Mapping[str, Offset]:
         return self._folder.look()
 
+    def why_empty(self) -> str:
+        return f"no file matches {self._pattern}"
+
     def _form(self, path: str) -> str:
         if self._format is not None:
             return self._format

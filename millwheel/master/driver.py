@@ -303,8 +303,8 @@ class Driver:
         return min(slowest + self._max_skew, MAX_TIME)
 
     def _note_watermarks(self, reached: dict[WatermarkName, int]) -> None:
-        """Journals watermarks that moved while there was nothing to run."""
-        if reached != self.sources.watermarks:
+        """Journals watermarks that moved while there was nothing to run, and injectors without input."""
+        if reached != self.sources.watermarks or self.sources.empty_changed():
             self.sources.watermarks = reached
             self._journal_commit([])
 

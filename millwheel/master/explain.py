@@ -190,6 +190,8 @@ class _Walk:
             text = "no partition holds it: it moves on with the next record"
             return Step(who, low, "idle", text, kind=kind)
         partition, mark, why = holder
+        if mark is None:
+            return Step(who, low, "idle", why)
         if partition is None:
             return Step(who, low, "end", f"it {why}, and goes on from here")
         text = f"partition {partition!r} {why}" + ("" if mark == MIN_TIME else f", at {format_time(mark)}")

@@ -43,6 +43,7 @@ class Sources:
         """By percentile watermark: the partitions that it leaves behind."""
         self.idle: dict[SourceName, list[str]] = {}
         """By injector: the partitions that have been silent for too long to hold the watermark."""
+        self._empty: dict[SourceName, str] = {}
         self.holders: dict[SourceName, list[Any]] = {}
         """By injector: the partition that holds its watermark, where, and why."""
         self.held_back = False
@@ -220,6 +221,12 @@ class Sources:
             marks[source.name] = self._mark(source, reading, now, set())
         return marks
 
+    def empty_changed(self) -> bool:
+        """Whether other injectors than before have no partition at all; asked once for each change."""
+        empty = {name: why for name, (_, mark, why) in self.holders.items() if mark is None}
+        before, self._empty = self._empty, empty
+        return empty != before
+
     def committed(self) -> dict[WatermarkName, SourceMark]:
         """What each injector vouched for in the last epoch, for one that continues it."""
         return {
@@ -264,6 +271,8 @@ class Sources:
                 mark = max(mark, behind(state.newest, injector.slack))
             final = final and mark == MAX_TIME
             held = self._hold(source, held, name, mark, why)
+        if not poll.ends and not injector.expected:
+            self.holders[source.name] = [None, None, injector.why_empty()]
         previous = self.watermarks[source.name]
         if not self._closes:
             newest = self._newest(source.stream)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import shorten
+from millwheel.model.derived import is_public
 from millwheel.model.graph import Graph
 from millwheel.model.time import SECOND, format_time
 from millwheel.worker.activity import Note
@@ -202,7 +203,7 @@ class Totals:
             epochs=value["epochs"] - before["epochs"],
             records_in=value["records_in"] - before["records_in"],
             input_errors=value["input_errors"] - before["input_errors"],
-            streams=difference("streams", graph.streams),
+            streams={name: n for name, n in difference("streams", graph.streams).items() if is_public(name)},
             intervals=difference("intervals", _CHANGES),
             user={name: count for name, count in user.items() if count},
             **by_computation,

@@ -121,6 +121,10 @@ class Injector:
         """No record older than this is expected in the partition behind ``offset``."""
         raise NotImplementedError(f"{type(self).__name__} has no low_watermark()")
 
+    def why_empty(self) -> str:
+        """Why `poll` names no partition, for people: what is looked for, and where."""
+        return f"{type(self).__name__} has found nothing to read yet"
+
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         """Told after an epoch has committed; what is before these offsets is not read again."""
 

@@ -261,7 +261,7 @@ class KeyedStream(Stream):
         checked_name(where, name)
         computation: Computation = First(name)
         if within is not None:
-            computation = Spaced(name, duration(f"{where}: within", within))
+            computation = Spaced(name, duration(f"{where}: within", within, least=0))
         self._pipeline.add(
             computation, inputs={self.name: self._extractor}, outputs=[name], name=name, late="drop"
         )
@@ -292,9 +292,11 @@ class Windowed:
         """How many records: ``{"key", "start", "end", "count"}``."""
         return self._add("count", name, {"count": Count(None)})
 
-    def aggregate(self, name: str, /, **fields: Any) -> Stream:
+    def aggregate(self, name: str | None = None, /, **fields: Any) -> Stream:
         """Aggregates by field name: ``aggregate("sales", total=mw.agg.sum("price"))``."""
         where = f"{self!r}.aggregate"
+        if name is None:  # given by keyword; a field may be called "name" where it is not
+            name = fields.pop("name", None)
         if not fields:
             raise PipelineError(f'{where}: name an aggregate, such as total=millwheel.agg.sum("price")')
         for field in fields:
@@ -312,7 +314,7 @@ class Windowed:
         """All values, by timestamp: ``"values"``."""
         return self._add("collect", name, {"values": Collect()})
 
-    def _add(self, operator: str, name: str, aggregates: dict[str, Aggregate]) -> Stream:
+    def _add(self, operator: str, name: Any, aggregates: dict[str, Aggregate]) -> Stream:
         checked_name(f"{self!r}.{operator}", name)
         shape = Shape(name, aggregates, self._lateness, self._early)
         stream = self._stream

@@ -14,7 +14,7 @@ from millwheel.errors import StoreError
 from millwheel.master.journal import Shape, read_layout, read_partitions, read_shape
 from millwheel.master.watchdog import read_slow
 from millwheel.model.codec import unpack
-from millwheel.model.derived import is_public, public_name
+from millwheel.model.derived import public_name
 from millwheel.model.names import SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
@@ -259,7 +259,7 @@ class _View:
                     if isinstance(who, SourceName)
                 )
             ],
-            streams=[self._stream(name) for name in self._shape.producers if is_public(name)],
+            streams=[self._stream(name) for name in self._shape.producers],
             intervals=self._intervals(),
             changes=self._changes,
             changed=dict(totals.get("intervals", {})),
@@ -328,13 +328,12 @@ class _View:
 
     def _writes(self, who: str) -> list[str]:
         """The streams that a computation or an injector writes, with those derived from them."""
-        written = [stream for stream, writers in self._shape.producers.items() if who in writers]
-        return list(filter(is_public, written))
+        return [public_name(stream) for stream, writers in self._shape.producers.items() if who in writers]
 
     def _stream(self, name: str) -> StreamView:
         records = self._totals.get("streams", {}).get(name, 0)
         return StreamView(
-            name=name,
+            name=public_name(name),
             producers=[who for who in self._shape.producers[name] if isinstance(who, str)],
             injectors=[str(who) for who in self._shape.producers[name] if isinstance(who, SourceName)],
             consumers=[reader for reader, inputs in self._shape.inputs.items() if name in inputs],

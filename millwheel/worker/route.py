@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack
-from millwheel.model.derived import Derived, KeptKey, is_public
+from millwheel.model.derived import Derived, KeptKey
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, TABLETS, By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
@@ -62,8 +62,7 @@ class Router:
         count = len(columns.timestamps)
         if not count:
             return
-        if is_public(stream):
-            self.streams[stream] = self.streams.get(stream, 0) + count
+        self.streams[stream] = self.streams.get(stream, 0) + count
         self._send(edges, columns, producer)
         if stream in self._graph.sinks:
             self.sinks.setdefault(stream, []).append(columns)

@@ -176,20 +176,22 @@ def test_the_policy_stops_what_would_get_in_all_the_same(browser: Any, page: Any
         document.body.append(script);
         const image = document.createElement("div");
         image.innerHTML = "<img src=x onerror=\\"document.title='run'\\">";
+        image.firstChild.addEventListener("error", () => { document.body.dataset.tried = "yes"; });
         document.body.append(image);
     """)
-    refused = eventually_logs(browser, "Content Security Policy")
+    eventually(lambda: page.execute_script("return document.body.dataset.tried") == "yes")
+    refused = eventually_logs(browser, "Content Security Policy", times=2)  # the script, and the handler
     assert refused
     assert page.title == "visits · millwheel"
 
 
-def eventually_logs(browser: Any, wanted: str) -> list[str]:
-    """The browser's complaints, taken out of its log."""
+def eventually_logs(browser: Any, wanted: str, times: int) -> list[str]:
+    """The browser's complaints, taken out of its log once there are so many of the wanted ones."""
     found: list[str] = []
 
     def came() -> bool:
         found.extend(entry["message"] for entry in browser.get_log("browser"))
-        return any(wanted in message for message in found)
+        return sum(wanted in message for message in found) >= times
 
     eventually(came)
     return found
@@ -238,6 +240,126 @@ def test_dark_is_dark_and_can_be_changed(page: Any) -> None:
         assert ground() == light
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+class Passes(mw.Computation):
+    """Passes on what it gets."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.produce(f"s{self.number}", record.value)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def wide(feed: mw.Injector, count: int) -> mw.Pipeline:
+    """Computations in a tree: each is read by three others."""
+    p = mw.Pipeline("wide")
+    p.inject("in", feed)
+    for number in range(count):
+        reads = "in" if number < 3 else f"s{number // 3 - 1}"
+        p.add(
+            Passes(number),
+            name=f"Stage number {number}",
+            inputs={reads: mw.by("user")},
+            outputs=[f"s{number}"],
+        )
+    return p
+
+
+@pytest.fixture(scope="module", params=[20, 100])
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The page of a pipeline with many computations, whose records are years old."""
+    records = visits(20, start=1_435_751_430 * mw.SECOND)
+    store = LmdbStore(tmp_path_factory.mktemp("large") / "store", shards=2)
+    with running(wide(Feed({"only": records}, opened=20), request.param), store) as job:
+        eventually(lambda: job.status().records_in == 20)
+        server = Server(store)
+        yield server
+        server.close()
+
+
+OVERFLOWING = """
+    return [...document.querySelectorAll("#graph g.node, #graph g.injector")].flatMap((group) => {
+        const box = group.querySelector("rect.box").getBoundingClientRect();
+        return [...group.querySelectorAll("text")].filter((text) => {
+            const own = text.getBoundingClientRect();
+            return text.textContent && (own.right > box.right || own.left < box.left);
+        }).map((text) => text.textContent);
+    });
+"""
+
+
+def see(browser: Any, server: Server, width: int) -> None:
+    browser.set_window_size(width, 900)
+    browser.get("about:blank")
+    browser.get(server.url)
+    eventually(lambda: text(browser, "state") == "live")
+    eventually(lambda: "2015" in text(browser, "computations"))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_many_computations_are_a_graph_that_can_be_read_or_a_list(
+    browser: Any, large: Server, width: int
+) -> None:
+    see(browser, large, width)
+    shown = "return [document.getElementById('graph').hidden, document.getElementById('graph-list').hidden]"
+    as_graph, as_list = browser.execute_script(shown)
+    assert as_graph != as_list
+    scroll = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert browser.execute_script(scroll)
+    if as_graph:  # hidden: the list has every one of them, and leads to the graph
+        entries = browser.execute_script("return document.querySelectorAll('#graph-list .entry').length")
+        assert entries == browser.execute_script("return Object.keys(graph.nodes).length")
+        click(browser, "#graph-as")
+        assert browser.execute_script(shown) == [False, True]
+    assert browser.execute_script(OVERFLOWING) == []
+
+
+def test_a_graph_is_zoomed_and_a_computation_found(browser: Any, large: Server) -> None:
+    see(browser, large, 1280)
+    if browser.execute_script("return document.getElementById('graph').hidden"):
+        click(browser, "#graph-as")
+    size = "return document.querySelector('#graph svg').getBoundingClientRect().width"
+    click(browser, "#graph-fit")
+    fitted = browser.execute_script(size)
+    click(browser, "#graph-in")
+    assert browser.execute_script(size) > fitted
+    click(browser, "#graph-out")
+    assert abs(browser.execute_script(size) - fitted) < 1
+    browser.execute_script("zoom(1); document.getElementById('graph').scrollTop = 0")
+    browser.find_element("id", "graph-search").send_keys("number 19")
+    dim = "return document.querySelectorAll('#graph .node:not(.dim)').length"
+    eventually(lambda: browser.execute_script(dim) == 1)
+    assert text(browser, "graph-found").startswith("1 of ")
+    seen = browser.execute_script("""
+        const box = document.querySelector("#graph .node:not(.dim) rect.box").getBoundingClientRect();
+        const view = document.getElementById("graph").getBoundingClientRect();
+        const across = box.left >= view.left && box.right <= view.right;
+        return across && box.top < view.bottom && box.bottom > view.top;
+    """)
+    assert seen
+    click(browser, "#graph-as")
+    eventually(
+        lambda: (
+            browser.execute_script(
+                "return document.querySelectorAll('#graph-list .entry:not([hidden])').length"
+            )
+            == 1
+        )
+    )
+
+
+def test_an_empty_pipeline_says_why_nothing_happens(browser: Any, tmp_path: Path) -> None:
+    injector = mw.injectors.Files(tmp_path / "logs" / "*.jsonl", timestamp="time")
+    store = LmdbStore(tmp_path / "store", shards=2)
+    with running(pipeline(injector), store):
+        server = Server(store)
+        browser.set_window_size(1280, 900)
+        browser.get(server.url)
+        eventually(lambda: "logs/*.jsonl" in text(browser, "waiting"))
+        assert "No record has come yet" in text(browser, "waiting")
+        server.close()
 
 
 def test_a_wrong_token_is_refused_and_the_right_one_is_remembered(browser: Any, tmp_path: Path) -> None:

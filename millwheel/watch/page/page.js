@@ -63,7 +63,7 @@ const clock = (time) => new Date(time / 1000).toISOString().slice(11, 19);
 function mark(part) {
   if (part.low_watermark >= ENDS) return "at its end";
   if (part.low_watermark <= -ENDS) return "not known yet";
-  return part.lag < 86400 ? span(part.lag) : moment(part.low_watermark);
+  return part.lag < 86400 ? span(part.lag) : moment(part.low_watermark).slice(0, 16);
 }
 
 function share(value) {
@@ -192,7 +192,11 @@ function showGlance(view) {
 
 // The graph -------------------------------------------------------------------------------------------
 
-const graph = { shape: "", nodes: {}, injectors: {}, edges: [] };
+const graph = { shape: "", nodes: {}, injectors: {}, edges: [], plan: null, svg: null, scale: 1, asList: null, words: "" };
+const LEAST_SCALE = 0.05, MOST_SCALE = 2;
+const READABLE = 0.55; // below this scale the texts of a box cannot be read
+const SCREENS = 3; // that a graph may be high before a list shows more
+const LONG_COLUMN = 14; // boxes that a phone shows one below the other; of more, it shows a list
 
 /** Boxes in columns by their distance from the injectors (rows, where there is no room for columns). */
 function layOut(view, width) {
@@ -330,10 +334,103 @@ function buildGraph(view, width) {
   }
   svg.append(...labels);
   $("graph").replaceChildren(svg);
+  graph.plan = plan;
+  graph.svg = svg;
+  const fits = Math.min(1, width / plan.width);
+  const small = plan.upright ? plan.boxes.size > LONG_COLUMN : fits < READABLE || plan.height * fits > SCREENS * innerHeight;
+  zoom(fits < 1 && fits >= READABLE ? fits : 1);
+  showAs(graph.asList ?? small);
+  $("graph-tools").hidden = plan.boxes.size <= 6 && fits === 1;
+}
+
+// Zoom, pan, search, and a list where a graph does not fit
+
+function zoom(scale) {
+  if (!graph.plan) return;
+  const view = $("graph");
+  const before = graph.scale;
+  graph.scale = Math.min(Math.max(scale, LEAST_SCALE), MOST_SCALE);
+  graph.svg.setAttribute("width", graph.plan.width * graph.scale);
+  graph.svg.setAttribute("height", graph.plan.height * graph.scale);
+  const grown = graph.scale / before; // about the middle of what is seen
+  view.scrollLeft = (view.scrollLeft + view.clientWidth / 2) * grown - view.clientWidth / 2;
+  view.scrollTop = (view.scrollTop + view.clientHeight / 2) * grown - view.clientHeight / 2;
+}
+
+const fitted = () => Math.min($("graph").clientWidth / graph.plan.width, (innerHeight * 0.76) / graph.plan.height, 1);
+
+function showAs(list) {
+  $("graph").hidden = list;
+  $("graph-list").hidden = !list;
+  $("graph-zoom").hidden = list;
+  $("graph-as").textContent = list ? "As a graph" : "As a list";
+}
+
+function found(name) {
+  return graph.words === "" || name.toLowerCase().includes(graph.words);
+}
+
+function seek(words) {
+  graph.words = words.trim().toLowerCase();
+  const names = Object.keys(graph.nodes).filter(found);
+  for (const [name, refs] of Object.entries(graph.nodes)) refs.group.classList.toggle("dim", !found(name));
+  for (const row of $("graph-list").children) row.hidden = !found(row.dataset.computation);
+  $("graph-found").textContent = graph.words ? `${names.length} of ${Object.keys(graph.nodes).length}` : "";
+  if (graph.words && names.length && !$("graph").hidden) {
+    const box = graph.plan.boxes.get(`node ${names[0]}`), view = $("graph");
+    view.scrollLeft = (box.x + box.width / 2) * graph.scale - view.clientWidth / 2;
+    view.scrollTop = (box.y + box.height / 2) * graph.scale - view.clientHeight / 2;
+  }
+}
+
+$("graph-in").addEventListener("click", () => zoom(graph.scale * 1.25));
+$("graph-out").addEventListener("click", () => zoom(graph.scale / 1.25));
+$("graph-fit").addEventListener("click", () => zoom(fitted()));
+$("graph-as").addEventListener("click", () => { graph.asList = !$("graph").hidden; showAs(graph.asList); seek(graph.words); });
+$("graph-search").addEventListener("input", (event) => seek(event.target.value));
+$("graph").addEventListener("wheel", (event) => {
+  if (!event.ctrlKey) return;
+  event.preventDefault();
+  zoom(graph.scale * Math.exp(-event.deltaY / 300));
+}, { passive: false });
+$("graph").addEventListener("pointerdown", (event) => {
+  if (event.button || event.pointerType !== "mouse" || event.target.closest(".node")) return;
+  const view = $("graph"), from = { x: event.clientX + view.scrollLeft, y: event.clientY + view.scrollTop };
+  const move = (moved) => { view.scrollLeft = from.x - moved.clientX; view.scrollTop = from.y - moved.clientY; };
+  const end = () => { view.classList.remove("grabbed"); removeEventListener("pointermove", move); removeEventListener("pointerup", end); };
+  view.classList.add("grabbed");
+  addEventListener("pointermove", move);
+  addEventListener("pointerup", end);
+});
+
+function showList(view) {
+  const rows = view.computations.map((part) => {
+    const fault = part.failed ? `${count(part.failed)} failed` : part.dropped ? `${count(part.dropped)} dropped` : "";
+    return h("button", { type: "button", class: `entry${part.name === live.chosen ? " chosen" : ""}`, "data-computation": part.name, onclick: () => choose(part.name) },
+      h("b", {}, part.name), h("span", {}, mark(part)), h("span", { class: "muted" }, `${rate(part.rate_in)}/s in`),
+      h("span", { class: part.failed ? "bad" : "warn" }, fault));
+  });
+  $("graph-list").replaceChildren(...rows);
+  for (const row of rows) row.hidden = !found(row.dataset.computation);
+}
+
+/** Says why nothing happens, where nothing has. */
+function showWaiting(view) {
+  const reasons = view.records_in ? [] : view.injectors.filter((part) => part.why && part.holder === null).map((part) => `${part.stream}: ${part.why}`);
+  const text = view.records_in ? "" : view.injectors.length ? "No record has come yet." : "No epoch has run yet.";
+  $("waiting").hidden = text === "";
+  $("waiting").replaceChildren(h("b", {}, text), ...reasons.map((reason) => h("div", {}, reason)));
+}
+
+function showMark(node, part) {
+  node.textContent = mark(part);
+  node.classList.toggle("long", node.textContent.length > 14);
 }
 
 function showGraph(view) {
-  const width = Math.floor($("graph").clientWidth);
+  showWaiting(view);
+  showList(view);
+  const width = Math.floor($("graph").parentElement.clientWidth);
   const shape = JSON.stringify([width, view.injectors.map((part) => part.name), view.computations.map((part) => [part.name, part.inputs, part.outputs]),
     view.streams.map((part) => [part.name, part.sinks, part.records > 0])]);
   if (shape !== graph.shape) {
@@ -348,7 +445,7 @@ function showGraph(view) {
   for (const part of view.computations) {
     const refs = graph.nodes[part.name];
     refs.level.textContent = `level ${part.level}`;
-    refs.big.textContent = mark(part);
+    showMark(refs.big, part);
     refs.flow.textContent = `${rate(part.rate_in)}/s in, ${rate(part.rate_out)}/s out`;
     refs.fault.textContent = part.failed ? `${count(part.failed)} failed` : part.dropped ? `${count(part.dropped)} dropped` : "";
     refs.fault.classList.toggle("failed", part.failed > 0);
@@ -360,7 +457,7 @@ function showGraph(view) {
   for (const part of view.injectors) {
     const refs = graph.injectors[part.name];
     refs.level.textContent = "injector";
-    refs.big.textContent = mark(part);
+    showMark(refs.big, part);
     refs.flow.textContent = `${count(part.partition_count)} partition${part.partition_count === 1 ? "" : "s"}`;
     draw(refs, series((sample) => (sample.streams[part.stream] ?? null), { perSecond: true }));
   }
