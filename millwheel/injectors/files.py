@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from millwheel.errors import InputError
-from millwheel.injectors import birth, lines, parquet
+from millwheel.injectors import birth, lines, parquet, units
 from millwheel.injectors.folder import Folder, is_gzip
 from millwheel.injectors.identity import Identity
+from millwheel.injectors.rows import Layout, Types
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
@@ -42,8 +43,14 @@ class Files(Injector):
     A file that was renamed within the pattern is the same file. One that shrank, or begins with other
     bytes than it did when it was read, is an error.
 
-    ``timestamp`` names the field with the event time, in ``unit`` (``us``, ``ms``, ``s``, or ``iso`` for
-    text such as 2011-01-27T22:34:01Z); ``id`` a field whose value names a record, if there is one.
+    ``timestamp`` names the field with the event time, in ``unit`` (``us``, ``ms``, ``s``, ``iso`` for text
+    such as 2011-01-27T22:34:01Z, or ``auto``, which goes by each value); ``id`` a field whose value names a
+    record, if there is one. Without ``unit`` they are microseconds, and a file whose first timestamps are
+    plainly in another unit is an error that names it.
+
+    The fields of CSV are text. ``types`` says what else: ``{"price": float}`` (``int``, ``float``, ``bool``,
+    of which an empty field is None, or a function of a text), or ``"infer"``, value by value.
+    ``delimiter`` separates fields, ``header`` names the columns of files whose first line does not.
 
     ``watermark`` says what the low watermark follows:
 
@@ -67,7 +74,10 @@ class Files(Injector):
         id: str | None = None,
         format: Format | None = None,
         parse: lines.Parse | None = None,
-        unit: lines.Unit = "us",
+        unit: units.Unit | None = None,
+        types: Types | None = None,
+        delimiter: str = ",",
+        header: Sequence[str] | None = None,
         watermark: Watermark | None = None,
         slack: int | None = None,
         follow: bool | None = None,
@@ -87,8 +97,13 @@ class Files(Injector):
             raise InputError('Files: format="lines" and parse= (a function of a line) go together')
         if not timestamp and parse is None:
             raise InputError("Files: timestamp names the field with the event time")
-        if unit not in lines.UNITS:
-            raise InputError(f"Files: unit is one of {', '.join(lines.UNITS)}, not {unit!r}")
+        units.check_name(unit, "Files")
+        if isinstance(header, str | bool):
+            raise InputError(f'Files: header is a list of names such as ["time", "price"], not {header!r}')
+        self._layout = Layout(delimiter, None if header is None else tuple(header), types)
+        self._layout.check()
+        if self._layout != Layout() and format not in (None, "csv"):
+            raise InputError(f"Files: types=, delimiter= and header= are for CSV, not for {format!r}")
         self._pattern = os.path.abspath(os.fspath(pattern))
         self._timestamp = timestamp
         self._id = id
@@ -100,7 +115,7 @@ class Files(Injector):
         self.errors = errors
         self.id_retention = id_retention
         self._parse = parse
-        self._folder = Folder(self._pattern, self._form)
+        self._folder = Folder(self._pattern, self._form, named=header is None)
         self._births: dict[str, int] = {}
         self._heads: dict[str, int] = {}
         self._line_length: int | None = None
@@ -118,7 +133,7 @@ class Files(Injector):
             self.slack = 0
         if self._watermark == "events":
             self.slack = _FOLLOWED_SLACK if self._wanted_slack is None else self._wanted_slack
-        self._folder = Folder(self._pattern, self._form, may_grow=follow)
+        self._folder = Folder(self._pattern, self._form, may_grow=follow, named=self._layout.header is None)
 
     def poll(self) -> Mapping[str, Offset]:
         return self._folder.look()
@@ -219,12 +234,16 @@ class Files(Injector):
         path = self._now_at(partition, start)
         if self._form(path) == "parquet":
             return parquet.batches(path, start or 0, end, self._timestamp, self._id, self._unit)
-        return self._reader(path).batches(path, start or 0, end, fields)
+        batches = self._reader(path).batches(path, start or 0, end, fields)
+        is_first = not start and self._unit is None and self._timestamp
+        return units.checked(batches, self._timestamp, f"the file {path}") if is_first else batches
 
     def _reader(self, path: str) -> lines.Reader:
         divert = self.errors == "divert"
         form = self._form(path)
-        return lines.Reader(self._timestamp, self._id, self._unit, form, self._parse, divert=divert)
+        return lines.Reader(
+            self._timestamp, self._id, self._unit, form, self._parse, divert=divert, layout=self._layout
+        )
 
     def _now_at(self, partition: str, start: Offset) -> str:
         """Where a task finds a file, which may have been renamed since the epoch was planned."""

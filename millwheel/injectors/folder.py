@@ -35,10 +35,13 @@ class File:
 class Folder:
     """The files of a pattern. Invariant: a file has one name in `files`, whatever it is called now."""
 
-    def __init__(self, pattern: str, form: Callable[[str], str], *, may_grow: bool = False) -> None:
+    def __init__(
+        self, pattern: str, form: Callable[[str], str], *, may_grow: bool = False, named: bool = True
+    ) -> None:
         self._pattern = pattern
         self._form = form
         self._may_grow = may_grow
+        self._named = named  # the columns of CSV, by the first line
         self._seen: dict[str, int] | None = None
         self._again = 0.0
         self._packed: dict[tuple[int, int], str] = {}
@@ -165,7 +168,7 @@ class Folder:
             identity = identify(path, stat, stat.st_size, None)
         else:
             end = self._end(File(Identity.parse(path), path), stat.st_size)
-            lines = None if is_gzip(path) else 2 if form == "csv" else 1
+            lines = None if is_gzip(path) else 2 if form == "csv" and self._named else 1
             identity = identify(path, stat, end, lines)
             if not end or (
                 lines == 2 and not is_gzip(path) and identity.length == end and _one_line(path, end)

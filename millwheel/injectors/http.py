@@ -15,8 +15,10 @@ from typing import Any
 import orjson
 
 from millwheel.errors import InputError
-from millwheel.injectors.lines import UNITS, BadLine, Reader, Unit, to_time
+from millwheel.injectors import units
+from millwheel.injectors.lines import Reader
 from millwheel.injectors.log import Log, LogFull, pieces
+from millwheel.injectors.units import BadLine, Unit, to_time
 from millwheel.model.injector import Injector, Offset, RecordBatch
 from millwheel.model.names import folder_name
 from millwheel.model.serving import Handler, LimitedServer, Limits, Refused, foreign, is_loopback, matches
@@ -63,7 +65,7 @@ class Http(Injector):
         token: str | None = None,
         timestamp: str | None = None,
         id: str | None = None,
-        unit: Unit = "us",
+        unit: Unit | None = None,
         slack: int = _SLACK,
         idle_after: int | None = MINUTE,
         max_body: int = _MAX_BODY,
@@ -73,8 +75,7 @@ class Http(Injector):
         log: str | os.PathLike[str] | None = None,
         id_retention: int = DAY,
     ) -> None:
-        if unit not in UNITS:
-            raise InputError(f"Http: unit is one of {', '.join(UNITS)}, not {unit!r}")
+        units.check_name(unit, "Http")
         if not token and not is_loopback(host):
             raise InputError(f"Http: whoever listens on {host} needs a token=, which callers must give")
         self._port = port
@@ -82,7 +83,7 @@ class Http(Injector):
         self._token = token
         self._timestamp = timestamp
         self._id = id
-        self._unit: Unit = unit
+        self._unit: Unit | None = unit
         self._max_body = max_body
         self._max_pending = max_pending
         self._limits = Limits(max_connections, seconds=timeout)
@@ -190,6 +191,12 @@ class Http(Injector):
             except TypeError as error:  # JSON that can be read, and not written: hundreds of levels
                 raise BadLine(f"record {number}: it cannot be kept ({error})") from None
         assert self._log is not None
+        if self._unit is None and self._timestamp is not None and not self._log.durable:
+            try:
+                stamps = [to_time(r[self._timestamp], None, self._timestamp, text=False) for r in records]
+                units.check_first(stamps, self._timestamp, "the first records")
+            except InputError as error:
+                raise BadLine(f"{error} (to the injector Http)") from None
         self._log.append(b"".join(lines))
         self._length = max(sum(map(len, lines)) // len(lines), 1)
         return len(records)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from millwheel.errors import InputError
-from millwheel.injectors.lines import UNITS, Unit
+from millwheel.injectors import units
 from millwheel.injectors.messages import Convert, Converter, Cursor
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.secrets import hide, is_secret
@@ -60,7 +60,7 @@ class Kafka(Injector):
         *,
         value: Convert = "json",
         timestamp: str | None = None,
-        unit: Unit = "us",
+        unit: units.Unit | None = None,
         id: str | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         group: str | None = "millwheel",
@@ -72,8 +72,7 @@ class Kafka(Injector):
         patience: float = _PATIENCE,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if unit not in UNITS:
-            raise InputError(f"Kafka: unit is one of {', '.join(UNITS)}, not {unit!r}")
+        units.check_name(unit, "Kafka")
         if value not in ("json", "text", "bytes") and not callable(value):
             raise InputError(f"Kafka: value is json, text, bytes or a function of a Message, not {value!r}")
         if start not in ("earliest", "latest"):
@@ -82,6 +81,7 @@ class Kafka(Injector):
         self._start = start
         self._topics = [topic] if isinstance(topic, str) else list(topic)
         self._convert = Converter(value, timestamp, unit, id)
+        self._unchecked = timestamp if unit is None and not callable(value) else None
         self._group = group
         self._follow = follow
         self._patience = patience
@@ -287,8 +287,10 @@ class Kafka(Injector):
         if cursor is None:
             cursor = _cursors[place] = Cursor(self._config(), *_parse(partition))
         try:
-            for messages in cursor.read(start, end, self._patience):
-                yield self._convert(messages)
+            batches: Iterable[RecordBatch] = map(self._convert, cursor.read(start, end, self._patience))
+            if start is None and self._unchecked is not None:
+                batches = units.checked(batches, self._unchecked, f"partition {partition}")
+            yield from batches
         except InputError as error:
             _cursors.pop(place, None)
             secrets = [str(value) for name, value in self._settings.items() if is_secret(name)]

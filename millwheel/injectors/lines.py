@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import datetime
 import gzip
 import io
-import math
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, cast
 
 import orjson
 
 from millwheel.errors import InputError
 from millwheel.injectors.fields import read as read_fields
+from millwheel.injectors.rows import Layout
+from millwheel.injectors.units import BadLine, Unit, factor_of, to_time
 from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.record import Record
-from millwheel.model.time import SECOND
 
-Unit = Literal["us", "ms", "s", "iso"]
-UNITS = ("us", "ms", "s", "iso")
 Parse = Callable[[str], Any]
 """A line without its end, into a value with fields, or a `Record`, or None for a line to be skipped."""
 
@@ -29,8 +25,6 @@ _CHUNK = 4 << 20  # bytes read and parsed at once
 _STEP = 1 << 16  # bytes unpacked at once: what is lost of a packed file that breaks off is less
 
 _DAMAGES = (EOFError, zlib.error, gzip.BadGzipFile)  # of a packed file: it is cut short, broken, or none
-
-FACTORS = {"us": 1, "ms": 1_000, "s": SECOND}
 
 
 class _Piece(io.RawIOBase):
@@ -80,11 +74,12 @@ class Reader:
         self,
         timestamp: str,
         id: str | None,
-        unit: Unit,
+        unit: Unit | None,
         form: str,
         parse: Parse | None = None,
         *,
         divert: bool = False,
+        layout: Layout = Layout(),  # noqa: B008 - it cannot be changed
     ) -> None:
         self._timestamp = timestamp
         self._id = id
@@ -92,6 +87,7 @@ class Reader:
         self._form = form
         self._parse = parse
         self._divert = divert
+        self._layout = layout
 
     def batches(
         self, path: str, start: int, end: int, fields: Collection[str] | None = None
@@ -115,7 +111,7 @@ class Reader:
         try:
             header = self._header(path, end) if self._form == "csv" else []
             with open_piece(path, 0, end) as file:
-                if self._form == "csv":
+                if self._form == "csv" and self._layout.header is None:
                     file.readline()
                 batch = self._batch(file.readline(), header, None)
         except InputError:
@@ -127,7 +123,7 @@ class Reader:
     ) -> Iterator[RecordBatch]:
         header = self._header(path, end) if self._form == "csv" else []
         with open_piece(path, start, end) as file:
-            if self._form == "csv" and start == 0:
+            if self._form == "csv" and start == 0 and self._layout.header is None:
                 file.readline()
             rest = b""
             for chunk in _chunks(file):
@@ -142,8 +138,9 @@ class Reader:
 
     def _header(self, path: str, end: int) -> list[str]:
         with open_piece(path, 0, end) as file:
-            line = file.readline().decode("utf-8-sig", "replace")
-        return next(csv.reader([line]), [])
+            header = self._layout.names(b"" if self._layout.header is not None else file.readline())
+        self._layout.check_columns(header, path)
+        return header
 
     def _batch(self, text: bytes, header: list[str], fields: Collection[str] | None) -> RecordBatch:
         lines = text.split(b"\n")
@@ -167,13 +164,15 @@ class Reader:
 
     def _fast_fields(self, lines: list[bytes], wanted: Collection[str]) -> RecordBatch | None:
         """All lines at once, and nothing of them but some fields."""
-        factor = FACTORS.get(self._unit)
-        if factor is None:
+        if self._unit == "iso":
             return None
         found = read_fields(lines, self._timestamp, self._id, tuple(wanted))
         if found is None:
             return None
         timestamps, ids, columns = found
+        factor = factor_of(self._unit, timestamps)
+        if factor is None:
+            return None
         if factor != 1:
             timestamps = [time * factor for time in timestamps]
         return RecordBatch(timestamps, [], ids, json=lines, fields=columns)
@@ -189,7 +188,7 @@ class Reader:
             return None
         if set(map(type, timestamps)) - {int} or (ids is not None and set(map(type, ids)) - {str, int}):
             return None
-        factor = FACTORS.get(self._unit)
+        factor = factor_of(self._unit, timestamps)
         if factor is None:
             return None
         if factor != 1:
@@ -198,26 +197,24 @@ class Reader:
 
     def _fast_csv(self, lines: list[bytes], header: list[str]) -> RecordBatch | None:
         """All rows at once; None where one of them needs a closer look."""
-        factor = FACTORS.get(self._unit)
-        if factor is None or self._timestamp not in header or (self._id or self._timestamp) not in header:
+        field, id = self._timestamp, self._id
+        if self._unit == "iso" or field not in header or (id or field) not in header:
             return None
+        values = self._layout.rows(lines, header)
+        if values is None:
+            return None
+        times = [value[field] for value in values]
+        ids = None if id is None else [value[id] for value in values]
         try:
-            text = b"\n".join(lines).decode()
-            if '"' in text or "\r" in text:
-                rows = list(csv.reader(text.split("\n"), strict=True))
-            else:  # nothing that CSV has rules for
-                rows = [line.split(",") for line in text.split("\n")]
-            if len(rows) != len(lines) or set(map(len, rows)) - {len(header)}:
-                return None
-            at = header.index(self._timestamp)
-            timestamps = [int(row[at]) * factor for row in rows]
-        except (ValueError, csv.Error):
+            timestamps = list(map(int, times)) if set(map(type, times)) <= {str, int} else None
+        except ValueError:
             return None
-        ids: list[Any] | None = None
-        if self._id is not None:
-            at = header.index(self._id)
-            ids = [row[at] for row in rows]
-        return RecordBatch(timestamps, [dict(zip(header, row)) for row in rows], ids)  # noqa: B905 - looked at above
+        factor = None if timestamps is None else factor_of(self._unit, timestamps)
+        if timestamps is None or factor is None or set(map(type, ids or ())) - {str, int}:
+            return None
+        if factor != 1:
+            timestamps = [time * factor for time in timestamps]
+        return RecordBatch(timestamps, values, ids)
 
     def _slow(self, lines: list[bytes], parse: Callable[[bytes], Any]) -> RecordBatch:
         """Line by line, so that a bad one is known."""
@@ -251,16 +248,7 @@ class Reader:
         if self._parse is not None:
             return _by_user(self._parse)
 
-        def parse(line: bytes) -> Any:
-            try:
-                fields = next(csv.reader(io.StringIO(line.decode()), strict=True), [])
-            except (UnicodeDecodeError, csv.Error) as error:
-                raise BadLine(f"the line is not CSV ({error})") from None
-            if len(fields) != len(header):
-                raise BadLine(f"the line has {len(fields)} fields, the header has {len(header)}")
-            return dict(zip(header, fields, strict=True))
-
-        return parse
+        return lambda line: self._layout.parse(line, header)
 
     def _time(self, value: Any) -> int:
         if not isinstance(value, dict):
@@ -291,10 +279,6 @@ def _is_plain(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-class BadLine(Exception):
-    """A line that is no record; its text says why."""
 
 
 def _chunks(file: IO[bytes], wanted: int = _CHUNK) -> Iterator[bytes]:
@@ -349,43 +333,3 @@ def _parse_json(line: bytes) -> Any:
         return orjson.loads(line)
     except ValueError as error:
         raise BadLine(f"the line is not JSON ({error})") from None
-
-
-def to_time(value: Any, unit: Unit, field: str, *, text: bool) -> int:
-    """A timestamp field's value in microseconds.
-
-    >>> to_time(1.5, "s", "time", text=False)
-    1500000
-    >>> to_time("1970-01-01T00:00:01Z", "iso", "time", text=False)
-    1000000
-    """
-    if unit == "iso":
-        try:
-            moment = datetime.datetime.fromisoformat(value)
-        except (TypeError, ValueError):
-            raise BadLine(f"the timestamp field {field!r} is {value!r}, which is no ISO 8601 time") from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        since = moment - _UNIX_EPOCH
-        return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds
-    number: Any = value
-    if text and isinstance(value, str):
-        try:
-            number = int(value)
-        except ValueError:
-            try:
-                number = float(value)
-            except ValueError:
-                number = value
-    if isinstance(number, bool) or not isinstance(number, int | float) or _is_endless(number):
-        raise BadLine(f"the timestamp field {field!r} is {value!r}, which is not a number")
-    if isinstance(number, int):
-        return number * FACTORS[unit]
-    return round(number * FACTORS[unit])
-
-
-def _is_endless(number: float) -> bool:
-    return isinstance(number, float) and not math.isfinite(number)
-
-
-_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from millwheel.errors import InputError
-from millwheel.injectors.lines import BadLine, Unit, to_time
+from millwheel.injectors.units import BadLine, Unit, to_time
 from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.record import Record
 
@@ -116,7 +116,7 @@ class Cursor:
 class Converter:
     """Makes a batch of records from messages."""
 
-    def __init__(self, value: Convert, timestamp: str | None, unit: Unit, id: str | None) -> None:
+    def __init__(self, value: Convert, timestamp: str | None, unit: Unit | None, id: str | None) -> None:
         self._value = value
         self._timestamp = timestamp
         self._unit = unit

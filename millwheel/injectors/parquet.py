@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from millwheel.errors import InputError
-from millwheel.injectors.lines import Unit
 from millwheel.injectors.table import check_columns, import_arrow, to_records
+from millwheel.injectors.units import Unit, check_first
 from millwheel.model.injector import RecordBatch
 
 _ROWS = 20_000  # made into Python values at once
@@ -30,7 +30,7 @@ def cut(path: str, start: int, records: int) -> int:
 
 
 def batches(
-    path: str, start: int, end: int, timestamp: str, id: str | None, unit: Unit
+    path: str, start: int, end: int, timestamp: str, id: str | None, unit: Unit | None
 ) -> Iterator[RecordBatch]:
     """The records of the rows from ``start`` to ``end``."""
     parquet, arrow = _import()
@@ -39,6 +39,8 @@ def batches(
             check_columns(
                 file.schema_arrow.names, {"timestamp": timestamp, "ID": id}, f"the Parquet file {path}"
             )
+            kind = file.schema_arrow.field(timestamp).type
+            looked = start > 0 or unit is not None or arrow.types.is_timestamp(kind)
             first = 0
             for group in range(file.metadata.num_row_groups):
                 last = first + file.metadata.row_group(group).num_rows
@@ -48,7 +50,11 @@ def batches(
                         piece = batch[max(skip, 0) : max(stop, 0)]
                         skip, stop = skip - batch.num_rows, stop - batch.num_rows
                         if piece.num_rows:
-                            yield to_records(piece, timestamp, id, unit)
+                            found = to_records(piece, timestamp, id, unit)
+                            if not looked and found.timestamps:
+                                check_first(found.timestamps, timestamp, f"the Parquet file {path}")
+                                looked = True
+                            yield found
                 first = last
     except (OSError, arrow.ArrowException) as error:
         raise InputError(f"the Parquet file {path} cannot be read ({error})") from error

@@ -19,8 +19,8 @@ from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors import parquet
-from millwheel.injectors.lines import UNITS, Unit
 from millwheel.injectors.table import check_columns
+from millwheel.injectors.units import Unit, check_name
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.names import folder_name
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
@@ -46,13 +46,12 @@ class _Spooled(Injector):
         frame: Any,
         timestamp: str,
         id: str | None,
-        unit: Unit,
+        unit: Unit | None,
         spool: str | os.PathLike[str] | None,
         errors: Errors,
         id_retention: int,
     ) -> None:
-        if unit not in UNITS:
-            raise InputError(f"{type(self).__name__}: unit is one of {', '.join(UNITS)}, not {unit!r}")
+        check_name(unit, type(self).__name__)
         columns = getattr(frame, "columns", None)
         if columns is None:
             raise InputError(f"{type(self).__name__} takes a DataFrame of Spark, not {frame!r}")
@@ -127,7 +126,8 @@ class _Spooled(Injector):
                 raise InputError(f"the spool {self._spool} has lost batch {number}, which was not read yet")
             for path in self._files(partition, number):
                 rows = parquet.rows(path)
-                yield from parquet.batches(path, 0, rows, self._timestamp, self._id, self._unit)
+                unit = self._unit or ("us" if number else None)  # the first batch alone is checked
+                yield from parquet.batches(path, 0, rows, self._timestamp, self._id, unit)
 
     def poll(self) -> Mapping[str, Offset]:
         end = self._batches()
@@ -163,7 +163,7 @@ class SparkTable(_Spooled):
         *,
         timestamp: str,
         id: str | None = None,
-        unit: Unit = "us",
+        unit: Unit | None = None,
         spool: str | os.PathLike[str] | None = None,
         errors: Errors = "stop",
         id_retention: int = DAY,
@@ -276,7 +276,7 @@ class SparkStream(_Spooled):
         *,
         timestamp: str,
         id: str | None = None,
-        unit: Unit = "us",
+        unit: Unit | None = None,
         slack: int = _SLACK,
         idle_after: int | None = MINUTE,
         spool: str | os.PathLike[str] | None = None,

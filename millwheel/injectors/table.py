@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millwheel.errors import InputError
-from millwheel.injectors.lines import FACTORS, BadLine, Unit, to_time
+from millwheel.injectors.units import BadLine, Unit, factor_of, to_time
 from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.time import SECOND
 
@@ -37,7 +37,7 @@ def check_columns(names: list[str], wanted: Mapping[str, str | None], where: str
             )
 
 
-def to_records(table: Any, timestamp: str, id: str | None, unit: Unit) -> RecordBatch:
+def to_records(table: Any, timestamp: str, id: str | None, unit: Unit | None) -> RecordBatch:
     """The rows of a `pyarrow.RecordBatch` or table; rows without a timestamp or an ID are bad input.
 
     ``unit`` is that of a timestamp column of numbers or text; one of a type of time needs none.
@@ -55,13 +55,14 @@ def to_records(table: Any, timestamp: str, id: str | None, unit: Unit) -> Record
         values = [_plain_value(value) for value in values]
     times = [value[timestamp] for value in values]
     ids = None if id is None else [value[id] for value in values]
-    factor = 1 if is_time else FACTORS.get(unit)
-    if factor is not None and set(map(type, times)) <= {int} and set(map(type, ids or ())) <= {str, int}:
+    plain = set(map(type, times)) <= {int} and set(map(type, ids or ())) <= {str, int}
+    factor = 1 if is_time else factor_of(unit, times) if plain and unit != "iso" else None
+    if factor is not None and plain:
         return RecordBatch(times if factor == 1 else [time * factor for time in times], values, ids)
     return _row_by_row(values, timestamp, id, "us" if is_time else unit)
 
 
-def _row_by_row(values: list[Any], timestamp: str, id: str | None, unit: Unit) -> RecordBatch:
+def _row_by_row(values: list[Any], timestamp: str, id: str | None, unit: Unit | None) -> RecordBatch:
     timestamps: list[int] = []
     good: list[Any] = []
     ids: list[Any] = []

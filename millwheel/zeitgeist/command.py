@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from millwheel.injectors.lines import UNITS, to_time
+from millwheel.injectors.units import UNITS, to_time
 from millwheel.launch import run
 from millwheel.master.status import Report
 from millwheel.model.keys import by
@@ -46,7 +46,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
     add("--key", required=True, metavar="FIELD", help="what is watched: a field of the records")
     add("--value", metavar="FIELD", help="a field with a number that was measured (default: count records)")
     add("--time", default="time", metavar="FIELD", help="the field with the time (default: time)")
-    add("--unit", default="us", choices=UNITS, help="how it is written (default: us)")
+    add("--unit", choices=UNITS, help="how it is written (default: us, if it can be that)")
     add("--id", metavar="FIELD", help="a field that names a record: one that comes again counts once")
     add("--out", required=True, type=Path, metavar="DIR", help="where the anomalies go")
     add("--store", default="memory:", help="where the models are kept (default: memory:, for one run)")

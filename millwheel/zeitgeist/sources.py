@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors import Files, Kafka, Records
-from millwheel.injectors.lines import Unit, to_time
+from millwheel.injectors.units import Unit, to_time
 from millwheel.model.injector import Injector
 from millwheel.model.record import Record
 
@@ -18,7 +18,7 @@ class Columns:
     """What the service is told of its input: the names of the fields, and how time is written."""
 
     time: str = "time"
-    unit: Unit = "us"
+    unit: Unit | None = None
     id: str | None = None
     slack: int | None = None
 

@@ -149,7 +149,7 @@ class TestMistakes:
             ),
             ({"watermark": "created", "slack": 5}, "slack goes with watermark='events'"),
             ({"format": "xml"}, "format is one of jsonl, csv, lines, parquet, not 'xml'"),
-            ({"unit": "hours"}, "unit is one of us, ms, s, iso, not 'hours'"),
+            ({"unit": "hours"}, "unit is one of us, ms, s, iso, auto, not 'hours'"),
         ],
     )
     def test_an_option_that_is_wrong_says_what_there_is(self, options: Any, message: str) -> None:
