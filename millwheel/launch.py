@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
 from millwheel.store.open import open_store
+from millwheel.store.scratch import MEMORY, Scratch
 from millwheel.watch.history import Recorder
 from millwheel.watch.key import codecs_of
 from millwheel.watch.view import look
@@ -242,7 +241,5 @@ def _open(where: str | os.PathLike[str], slots: int) -> tuple[Store, Callable[[]
     """
     if os.fspath(where) not in ("memory:", "memory://"):
         return open_store(where, shards=shard_count(slots)), lambda: None
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = tempfile.mkdtemp(prefix="millwheel-", dir=shared)
-    store = LmdbStore(folder, shards=shard_count(slots), sync=False)
-    return store, lambda: shutil.rmtree(folder, ignore_errors=True)
+    scratch = Scratch("store", MEMORY if os.access(MEMORY, os.W_OK) else None)
+    return LmdbStore(scratch.path / "store", shards=shard_count(slots), sync=False), scratch.close

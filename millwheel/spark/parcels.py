@@ -19,6 +19,7 @@ from typing import Any
 
 from pyspark import SparkContext, SparkFiles
 
+from millwheel.store.scratch import MEMORY, Scratch, sweep
 from millwheel.worker.envelope import Bytes, Frame
 
 logger = logging.getLogger("millwheel")
@@ -26,7 +27,7 @@ logger = logging.getLogger("millwheel")
 Parcel = bytes | tuple[str, int, int]
 """A frame, or the file that it is in, with its place and its length there."""
 
-_MEMORY = "/dev/shm"
+_MEMORY = MEMORY
 _ROOM = 2 << 30  # bytes free there: an epoch's frames are a few hundred megabytes at most
 _LARGE = 1 << 18  # bytes that a task sends: fewer are faster through the shuffle than a file is made
 
@@ -89,8 +90,11 @@ class Parcels:
         self._made = 0
         master = str(context.master)
         if master == "local" or master.startswith("local["):
-            place = _MEMORY if _has_room(_MEMORY) else SparkFiles.getRootDirectory()
-            self._root = Path(tempfile.mkdtemp(prefix="millwheel-frames-", dir=place))
+            sweep(_MEMORY)
+            self._scratch = Scratch(
+                "frames", _MEMORY if _has_room(_MEMORY) else SparkFiles.getRootDirectory()
+            )
+            self._root = self._scratch.path
             # At its end, also where this process is killed, Spark removes it as it does its own folders.
             jvm: Any = context._jvm
             hooks = jvm.org.apache.spark.util.ShutdownHookManager
@@ -114,4 +118,4 @@ class Parcels:
     def close(self) -> None:
         """Removes whatever is left."""
         if self._root is not None:
-            shutil.rmtree(self._root, ignore_errors=True)
+            self._scratch.close()

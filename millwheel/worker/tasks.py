@@ -50,7 +50,9 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
 
 def _reading(plan: Plan, task: int) -> str:
     """What a task reads, for a message."""
-    parts = [f"partition {item.partition!r} of {item.source!r}" for item in plan.ranges if item.task == task]
+    parts = [
+        f"partition {item.partition!r} of {str(item.source)!r}" for item in plan.ranges if item.task == task
+    ]
     return f"the injectors: {', '.join(parts[:3])}{' and others' if len(parts) > 3 else ''}"
 
 

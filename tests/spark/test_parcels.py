@@ -226,3 +226,14 @@ def _lose_next() -> None:
         return found
 
     parcels._filed = lose
+
+
+def test_a_start_removes_the_frames_of_a_run_of_which_everything_was_killed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "millwheel-frames-killed"
+    (left / "1-1").mkdir(parents=True)
+    (left / "owner").touch()
+    monkeypatch.setattr(parcels, "_MEMORY", str(tmp_path))
+    Parcels(spark.sparkContext).close()
+    assert not left.exists()
