@@ -98,6 +98,8 @@ class Options:
     shards: int = 1
     lmdb: bool = False
     compact: bool = True
+    cache: int = 0
+    """Bytes of a cache of rows; 0: none."""
     due_limit: int = 100_000
     budget: int = 0
     """Looks at the clock that a step may take; 0: no limit."""

@@ -61,6 +61,7 @@ def _options(chance: random.Random, cut: bool) -> Options:
         shards=chance.choice((1, 2, 4)),
         lmdb=chance.random() < 0.1,
         compact=chance.random() < 0.6,
+        cache=chance.choice((0, 0, 0, 1_000, 10_000_000)),
         order=chance.randrange(1 << 30),
     )
     if cut:

@@ -17,13 +17,14 @@ from millwheel.model.injector import Injector, Offset
 from millwheel.model.keys import TABLETS
 from millwheel.model.sink import Sink
 from millwheel.store.base import Store
-from millwheel.store.memory import MemoryStore
+from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.open import open_store
+from millwheel.worker.cache import Cache
 from millwheel.worker.plan import Plan
 from tests.differential import behaviour
 from tests.differential.behaviour import extract, on_record, on_timer, value_of
 from tests.differential.case import Case, Extractor, NodeSpec, Step
-from tests.differential.executor import Killed, Tasks
+from tests.differential.executor import FUSE, BurntOut, Killed, Tasks
 
 _MOST_EPOCHS = 400  # of one step, in which work may be cut very small
 
@@ -56,9 +57,13 @@ class Drawn(mw.Computation):
 
     def process_record(self, record: mw.Record) -> None:
         on_record(self.spec, self, record)
+        if self.spec.errors == "stop":
+            FUSE.burn()
 
     def process_timer(self, timer: mw.Timer) -> None:
         on_timer(self.spec, self, timer)
+        if self.spec.errors == "stop":
+            FUSE.burn()
 
 
 class Extract:
@@ -102,6 +107,8 @@ class Engine:
         self._slots = case.options.slots
         self._nodes: tuple[NodeSpec, ...] = ()
         self.driver: Driver | None = None
+        shelves = [MemoryShard([]) for _ in range(case.options.shards)]
+        self._cache = Cache(shelves.__getitem__, case.options.cache) if case.options.cache else None
         self._begin: Any = None
 
     def __enter__(self) -> Engine:
@@ -170,7 +177,7 @@ class Engine:
         if self._begin is None:
             self._begin = driver.totals.copy()
         driver.baseline = self._begin
-        self._tasks = Tasks(driver, self._order)
+        self._tasks = Tasks(driver, self._order, self._cache)
         return driver
 
     def step(self, step: Step) -> None:
@@ -246,6 +253,13 @@ class Engine:
             assert again is not None
             assert again.epoch == plan.epoch
             driver.run(again, self._tasks)
+        except mw.UserCodeError as error:
+            if not isinstance(error.cause, BurntOut):
+                raise
+            driver = self._start()
+            again = driver.next_plan()  # None: of the epoch nothing was kept, and it is planned anew
+            if again is not None:
+                driver.run(again, self._tasks)
 
     def report(self) -> Report:
         """The counts since the beginning."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from millwheel.master.driver import Driver
+from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, settle
@@ -17,6 +18,25 @@ from millwheel.worker.tasks import inject, run_epoch, run_level
 
 class Killed(BaseException):
     """The end of the process."""
+
+
+class BurntOut(Exception):
+    """What a hook raises once, and not when it is run again."""
+
+
+class Fuse:
+    """Lets the hook that is called as the n-th from now on raise."""
+
+    left: float = math.inf
+
+    def burn(self) -> None:
+        """Called by each hook."""
+        self.left -= 1
+        if not self.left:
+            raise BurntOut
+
+
+FUSE = Fuse()
 
 
 class _Mortal(Worker):
@@ -39,15 +59,18 @@ class Tasks:
 
     job: int | None = None
 
-    def __init__(self, driver: Driver, order: random.Random) -> None:
+    def __init__(self, driver: Driver, order: random.Random, cache: Cache | None) -> None:
         self._driver = driver
         self._order = order
+        self._cache = cache
         self._ticks = 0
         self._worker = self._new_worker()
         self._fault: random.Random | None = None
 
     def _new_worker(self) -> _Mortal:
-        return _Mortal(self._driver.graph, self._driver.numbers, self._driver.store, self._order, self._tick)
+        """A process on the same executor: the cache is still there."""
+        driver = self._driver
+        return _Mortal(driver.graph, driver.numbers, driver.store, self._order, self._tick, self._cache)
 
     def _tick(self) -> float:
         """A clock that moves when it is read: a budget is a number of looks at it."""
@@ -59,6 +82,9 @@ class Tasks:
         self._fault = random.Random(fault) if fault else None
         lives = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, math.inf)
         self._worker.lives = self._fault.choice(lives) if self._fault is not None else math.inf
+        FUSE.left = math.inf
+        if self._fault is not None and self._fault.random() < 0.3:
+            FUSE.left, self._worker.lives = self._fault.randrange(1, 8), math.inf
 
     def execute(self, plan: Plan) -> list[Frame]:
         frames = self._run(plan)
