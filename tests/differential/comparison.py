@@ -136,6 +136,8 @@ class Comparison:
         for name, node in self._reference.nodes.items():
             for count in _COUNTS:
                 _same(f"the count {count!r} of", name, node.counts[count], getattr(report, count)[name])
+            waiting = sum(len(key.waiting) for key in node.keys.values())
+            _same("the records that wait for", name, waiting, report.waiting.get(name, 0))
         streams = {stream: count for stream, count in report.streams.items() if count}
         _same("the records of", "streams", dict(self._reference.streams), streams)
         _same("the counts of", "the user", dict(self._reference.user), report.user)
