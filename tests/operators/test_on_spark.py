@@ -1,4 +1,4 @@
-"""Operators on a real Spark, over files."""
+"""Operators on a real Spark, over files, and under the simulator's failures."""
 
 from __future__ import annotations
 
@@ -48,6 +48,18 @@ def records(kind: int, count: int = 120) -> list[mw.Record]:
         for n in range(count)
         if not kind or n % 3
     ]
+
+
+def make() -> mw.Pipeline:
+    return shop(
+        mw.injectors.Records(records(0, 40), per_epoch=5), mw.injectors.Records(records(1, 40), per_epoch=4)
+    )[0]
+
+
+def test_operators_end_the_same_whatever_fails() -> None:
+    happened = mw.testing.simulate(make, seeds=range(60))
+    assert happened["kill"]
+    assert happened["repeat"]
 
 
 def written(folder: Path, kind: int) -> str:
