@@ -21,6 +21,7 @@ from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import INTERRUPTED, run, start, tell_of_the_stop
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
+from millwheel.sample import add_sample_command
 from millwheel.store.commands import add_store_commands
 from millwheel.version import VERSION
 from millwheel.watch.commands import add_commands
@@ -133,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     add_commands(commands, load_pipeline)
     add_asking_commands(commands, load_factory)
     add_store_commands(commands, _export)
+    add_sample_command(commands)
     add_bench_command(commands)
     return parser
 
