@@ -10,7 +10,9 @@ import pytest
 
 import millwheel as mw
 from millwheel.cli import main
+from millwheel.spark.tables import export
 from millwheel.store.open import open_store
+from millwheel.tables import NAMES
 from millwheel.watch.view import look
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually
@@ -132,6 +134,18 @@ class _Keeps(mw.Computation):
 def test_what_cannot_be_read_is_said(spark: SparkSession, where: str) -> None:
     with pytest.raises(mw.StoreError):
         mw.read_store(spark, where)
+
+
+def test_an_export_counts_its_rows_while_it_writes_them(
+    spark: SparkSession, path: Path | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {name: getattr(mw.read_store(spark, path), name).count() for name in NAMES}
+
+    def read_again(session: SparkSession) -> None:
+        raise AssertionError("what was written is read again")
+
+    monkeypatch.setattr(type(spark), "read", property(read_again))
+    assert export(spark, str(path), str(tmp_path / "export"), None) == expected
 
 
 def test_an_export_is_parquet_that_spark_reads(
