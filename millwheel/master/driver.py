@@ -41,7 +41,7 @@ from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.step import touched, weak_levels
-from millwheel.worker.tablets import HOLDS, WALL_TIMERS
+from millwheel.worker.tablets import HOLDS, WAITING_TOTAL, WALL_TIMERS
 from millwheel.worker.tasks import load_error
 
 logger = logging.getLogger("millwheel")
@@ -477,7 +477,7 @@ class Driver:
         report.input_watermarks = dict(self.authority.inputs)
         nodes = self.graph.nodes
         report.pending_wall_timers = sum(self.authority.counter(name, WALL_TIMERS) for name in nodes)
-        report.waiting = {name: self.authority.waiting(name) for name in nodes}
+        report.waiting = {name: self.authority.counter(name, WAITING_TOTAL) for name in nodes}
         report.idle_partitions = {str(name): found for name, found in self.sources.idle.items()}
         for (name, _), (size, error) in self._filters.items():
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size

@@ -20,6 +20,5 @@ def interval_mark(sequencer: int, node: NodeReport, filtered: tuple[int, float])
         node.percentiles,
         node.left,
         *filtered,
-        node.waiting,
         node.next_record,
     )

@@ -14,7 +14,7 @@ from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.watermark.source import SourceMark
 from millwheel.worker.plan import Range
-from millwheel.worker.tablets import WATERMARK_TIMERS
+from millwheel.worker.tablets import WAITING_TOTAL, WATERMARK_TIMERS
 
 _ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
 
@@ -195,6 +195,7 @@ def due_everywhere(marks: Mapping[WatermarkName, SourceMark], authority: Waterma
     """A guess at how many timers and records a moved watermark makes due: all, if it moved to its end."""
     if all(mark.final for mark in marks.values()):
         return sum(
-            authority.counter(name, WATERMARK_TIMERS) + authority.waiting(name) for name in authority.lows
+            authority.counter(name, WATERMARK_TIMERS) + authority.counter(name, WAITING_TOTAL)
+            for name in authority.lows
         )
     return 0

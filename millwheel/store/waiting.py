@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from millwheel.model.codec import pack, unpack
-from millwheel.model.record import RecordId
+from millwheel.model.record import RecordId, decode_json
 from millwheel.store.base import Snapshot
 from millwheel.store.layout import after, waiting_prefix
 
@@ -44,8 +44,16 @@ class Waiters(NamedTuple):
         )
 
 
-def waiting_of(snapshot: Snapshot, computation: int, tablet: int) -> Iterator[Waiters]:
-    """All pieces of a tablet, in order of their first records."""
+def of_key(
+    snapshot: Snapshot, computation: int, tablet: int, key: str
+) -> Iterator[tuple[int, str, Any, bool]]:
+    """A key's records that wait: timestamp, stream, value, whether it was late. Its tablet is read."""
     prefix = waiting_prefix(computation, tablet)
-    for _, value in snapshot.scan(prefix, after(prefix)):
-        yield Waiters.from_bytes(value)
+    for _, data in snapshot.scan(prefix, after(prefix)):
+        found = Waiters.from_bytes(data)
+        for place, mine in enumerate(found.keys):
+            if mine == key:
+                value = found.values[place] if found.values is not None else None
+                if found.json is not None:
+                    value = decode_json(found.json[place])
+                yield found.timestamps[place], found.streams[place], value, place in found.late

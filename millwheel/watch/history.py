@@ -26,7 +26,7 @@ from millwheel.watch.load import Load
 from millwheel.watch.logs import where
 from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WALL_TIMERS, WATERMARK_TIMERS
+from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WAITING_TOTAL, WALL_TIMERS, WATERMARK_TIMERS
 
 logger = logging.getLogger("millwheel")
 
@@ -44,6 +44,7 @@ KEPT = {
     "watermark_timers": WATERMARK_TIMERS,
     "wall_timers": WALL_TIMERS,
     "holds": HOLDS,
+    "waiting": WAITING_TOTAL,
     "rows": ROWS,
     "bytes": BYTES,
 }

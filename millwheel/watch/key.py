@@ -1,7 +1,11 @@
-"""One key of one computation: its state, its timers, its holds. One read, however large the store."""
+"""One key of one computation: its state, its timers, its holds, its records that wait.
+
+Two reads, however large the store; where records wait in its tablet, those.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +17,14 @@ from millwheel.model.codec import unpack
 from millwheel.model.keys import TABLETS, tablet
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.time import WALL, WATERMARK
-from millwheel.store.base import Store
-from millwheel.store.layout import row_prefix, row_suffix
+from millwheel.store.base import Snapshot, Store
+from millwheel.store.layout import counters_key, row_prefix, row_suffix
 from millwheel.store.row import decode_row
+from millwheel.store.waiting import of_key
 from millwheel.watch.plain import plain
+from millwheel.worker.tablets import WAITING, counters_of
+
+_MOST_WAITING = 100  # records of a key that are shown
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,8 @@ class KeyView:
     timers: list[dict[str, Any]] = field(default_factory=list)
     """In the order in which they will fire: tag, time, clock."""
     holds: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[dict[str, Any]] = field(default_factory=list)
+    """The first records that wait for the watermark, in order of time: timestamp, stream, value, late."""
 
 
 def inspect(
@@ -53,8 +63,9 @@ def inspect(
     shard = place * len(store.shards) // TABLETS
     with store.shards[shard].snapshot() as rows:
         data = rows.get(row_prefix(known[computation]) + row_suffix(key))
+        waiting = _waiting(rows, known[computation], place, key)
     if data is None:
-        return KeyView(computation, key, False, place, shard)
+        return KeyView(computation, key, False, place, shard, waiting=waiting)
     row = decode_row(data)
     timers = [{"tag": tag, "time": time, "clock": WATERMARK} for tag, time in row.timers.items()]
     timers += [{"tag": tag, "time": time, "clock": WALL} for tag, time in row.wall.items()]
@@ -73,7 +84,19 @@ def inspect(
         bytes=len(row.state or b""),
         timers=sorted(timers, key=_order),
         holds=sorted(holds, key=_order),
+        waiting=waiting,
     )
+
+
+def _waiting(snapshot: Snapshot, number: int, place: int, key: str) -> list[dict[str, Any]]:
+    counters = snapshot.get(counters_key(number, place))
+    if counters is None or not counters_of(counters)[WAITING]:
+        return []
+    found = [
+        {"timestamp": time, "stream": stream, "value": plain(value), "late": late}
+        for time, stream, value, late in itertools.islice(of_key(snapshot, number, place, key), _MOST_WAITING)
+    ]
+    return sorted(found, key=lambda record: int(record["timestamp"]))
 
 
 def codecs_of(pipeline: Pipeline) -> dict[str, codecs.Codec]:

@@ -37,6 +37,10 @@ _GAUGES = {
     "filter_bytes": ("millwheel_id_filter_bytes", "The size of the filters before the seen IDs."),
     "filter_error": ("millwheel_id_filter_error_ratio", "New IDs for which the store is asked all the same."),
     "holds": ("millwheel_holds", "Holds of the low watermark."),
+    "waiting": (
+        "millwheel_waiting_records",
+        "Records that wait for the watermark, of computations in order.",
+    ),
     "rows": ("millwheel_keys", "Keys that have a row in the store."),
     "bytes": ("millwheel_state_bytes", "The size of the keys' states."),
 }

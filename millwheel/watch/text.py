@@ -29,7 +29,7 @@ def status(view: View) -> str:
     head = ["computation", "level", "low watermark", "lag", "records", "in/s", "produced", "out/s"]
     faults = [
         name
-        for name in ("late", "dropped", "diverted", "duplicates", "failed", "holds")
+        for name in ("late", "dropped", "diverted", "duplicates", "failed", "holds", "waiting")
         if any(getattr(part, name) for part in view.computations)
     ]
     if any(part.rows_cached + part.rows_read for part in view.computations):
@@ -198,7 +198,8 @@ def key(view: KeyView) -> str:
     """One key."""
     where = f"{view.computation}, key {view.key!r} (tablet {view.tablet}, shard {view.shard})"
     if not view.found:
-        return f"{where}: no row; the key has no state, no timer and no hold"
+        none = "no row; the key has no state, no timer and no hold"
+        return "\n".join([f"{where}: {none}", *_waiting(view)])
     lines = [where]
     if view.codec is None:
         lines.append("state: none")
@@ -209,7 +210,15 @@ def key(view: KeyView) -> str:
         lines.append(f"timer {timer['tag']!r} at {format_time(timer['time'])} ({timer['clock']})")
     for hold in view.holds:
         lines.append(f"hold {hold['tag']!r} at {format_time(hold['time'])}")
-    return "\n".join(lines)
+    return "\n".join(lines + _waiting(view))
+
+
+def _waiting(view: KeyView) -> list[str]:
+    return [
+        f"waiting: record of {record['stream']!r} at {format_time(record['timestamp'])}: "
+        f"{shorten(record['value'], 80)}"
+        for record in view.waiting
+    ]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: set[int]) -> str:

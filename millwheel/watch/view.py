@@ -72,6 +72,8 @@ class ComputationView:
     watermark_timers: int = 0
     wall_timers: int = 0
     holds: int = 0
+    waiting: int = 0
+    """Records that wait for the watermark (in_order)."""
     rows: int = 0
     bytes: int = 0
 
@@ -304,7 +306,10 @@ class _View:
             filter_bytes=sum(size for size, _ in filters),
             filter_error=max((error for _, error in filters), default=0.0),
             **counts,
-            **{kept: sum(part[index] for part in counters) for kept, index in KEPT.items()},
+            **{
+                kept: sum(part[index] for part in counters if index < len(part))
+                for kept, index in KEPT.items()
+            },
         )
 
     def _injector(self, who: SourceName) -> InjectorView:
@@ -349,7 +354,7 @@ class _View:
             for first, mark in intervals.items():
                 sums = kept.setdefault((self._levels.get(name, 1), first), dict.fromkeys(KEPT, 0))
                 for what, index in KEPT.items():
-                    sums[what] += mark[_COUNTERS][index] if mark[_COUNTERS] else 0
+                    sums[what] += mark[_COUNTERS][index] if index < len(mark[_COUNTERS]) else 0
         since = max(self._now - self._watch.at, 0) / SECOND
         faded = 0.5 ** (since / HALF_LIFE)  # a load forgets while nothing is noted, too
         return [

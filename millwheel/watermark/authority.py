@@ -34,10 +34,8 @@ class IntervalMark:
     filter_bytes: int = 0
     """Of the filter before the seen IDs, in the last epoch that had any."""
     filter_error: float = 0.0
-    waiting: int = 0
-    """Records that wait for the watermark (in_order)."""
     next_record: int = MAX_TIME
-    """The timestamp of the first of them."""
+    """The timestamp of the first record that waits for the watermark (in_order)."""
 
     @property
     def next_due(self) -> int:
@@ -215,13 +213,10 @@ class WatermarkAuthority:
             default=MAX_TIME,
         )
 
-    def waiting(self, name: str) -> int:
-        """How many records of a computation wait for the watermark, over all intervals."""
-        return sum(mark.waiting for mark in self._intervals[name].values())
-
     def counter(self, name: str, index: int) -> int:
         """A counter of a computation, over all intervals."""
-        return sum(mark.counters[index] for mark in self._intervals[name].values() if mark.counters)
+        marks = self._intervals[name].values()
+        return sum(mark.counters[index] for mark in marks if index < len(mark.counters))
 
     def admit(self, sources: Mapping[WatermarkName, int], known: Collection[str]) -> None:
         """Starts computations that are new where their senders stand, each behind its producers."""

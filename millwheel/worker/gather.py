@@ -28,7 +28,7 @@ def take_up(
     A computation that was in order and is not any more takes up all that still wait. Without a limit nothing
     is taken up.
     """
-    if limit is None or not (in_order or tablets.waiting()[0]):
+    if limit is None or not (in_order or tablets.has_waiting):
         return None, watermark
     waiting = Waiting(computation, tablets)
     if in_order:

@@ -50,12 +50,10 @@ class NodeReport:
     """Whether due timers were left for the next epoch."""
     left: int = 0
     """Records that a slow step left for the next epoch."""
-    waiting: int = 0
-    """Records that wait for the watermark (in_order), in the whole interval."""
     next_record: int = MAX_TIME
-    """The timestamp of the first of them."""
-    counters: list[int] = field(default_factory=lambda: [0] * 5)
-    """Rows, bytes, pending watermark timers, pending wall timers, holds; in the whole interval."""
+    """The timestamp of the first record that waits for the watermark (in_order)."""
+    counters: list[int] = field(default_factory=lambda: [0] * 6)
+    """Rows, bytes, pending watermark and wall timers, holds, records that wait; in the whole interval."""
     user: dict[str, int] = field(default_factory=dict)
     hot: list[Any] = field(default_factory=list)
     """[key, records] of the key with the most records, where it has a good part of them."""

@@ -410,7 +410,7 @@ class _Attempt:
             rest = [] if ordered is None else sorted([*ordered.waiting, *run.left])
             waiting.keep(snapshot, arrivals, rest, ordered.late if ordered is not None else set(), plan.epoch)
         if in_order:
-            report.waiting, report.next_record = tablets.waiting()
+            report.next_record = tablets.first_waiting()
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
         oldest = min(report.next_timer, report.next_record, MAX_TIME if plan.drain else report.oldest_hold)
         if graph.nodes[name].watermark == EXACT:

@@ -41,6 +41,7 @@ _FIRST_TIME: Final = _SUMMED  # then the first timer of each clock and the first
 _KINDS: Final = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
 WAITING: Final = _FIRST_TIME + len(_KINDS)  # records that wait for the watermark
 FIRST_WAITING: Final = WAITING + 1
+WAITING_TOTAL: Final = _SUMMED  # where `Tablets.totals` has them
 NO_COUNTS: Final = [0] * _SUMMED + [MAX_TIME] * len(_KINDS) + [0, MAX_TIME]
 """The counters of a tablet that has nothing."""
 
@@ -121,13 +122,15 @@ class Tablets:
         """The counters of every tablet that has some, not to be changed."""
         return self._counters.items()
 
-    def waiting(self) -> tuple[int, int]:
-        """How many records wait for the watermark, and the timestamp of the first."""
-        every = self._counters.values()
-        return (
-            sum(counters[WAITING] for counters in every),
-            min((counters[FIRST_WAITING] for counters in every), default=MAX_TIME),
-        )
+    def first_waiting(self) -> int:
+        """The timestamp of the first record that waits for the watermark; `MAX_TIME` where none does."""
+        waiting = (counters[FIRST_WAITING] for counters in self._counters.values() if counters[WAITING])
+        return min(waiting, default=MAX_TIME)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether records wait for the watermark."""
+        return any(counters[WAITING] for counters in self._counters.values())
 
     def next_times(self, snapshot: Snapshot) -> tuple[int, int, int]:
         """The oldest watermark timer, wall timer and hold that are pending after this step."""
@@ -175,11 +178,12 @@ class Tablets:
                 yield time_of(key[TIMER_TIME])
 
     def totals(self) -> list[int]:
-        """The counters of the whole interval."""
-        sums = [0] * _SUMMED
+        """The counters of the whole interval: those that are sums."""
+        sums = [0] * (_SUMMED + 1)
         for counters in self._counters.values():
             for index in range(_SUMMED):
                 sums[index] += counters[index]
+            sums[WAITING_TOTAL] += counters[WAITING]
         return sums
 
     def weights(self, keys: Iterable[str]) -> dict[int, list[int]]:

@@ -365,3 +365,25 @@ def test_records_that_wait_are_taken_up_when_the_computation_is_in_order_no_more
     assert run(False).waiting == {"Log": 0}
     assert sorted(record.value for record in collected.records) == [4, 4, 7, 7, 9, 9]
     assert check(store).problems == []
+
+
+def test_what_waits_is_shown_by_inspect_and_status() -> None:
+    from millwheel.watch import text
+    from millwheel.watch.key import inspect
+    from millwheel.watch.view import look
+
+    h = mw.testing.Harness(pipeline())
+    h.send("in", ["go", 1], timestamp=10, key="a")
+    h.send("in", ["go", 2], timestamp=5, key="a")
+    h.send("in", ["go", 3], timestamp=7, key="b")
+    found = inspect(h._store, "Log", "a")
+    assert [(record["timestamp"], record["value"]) for record in found.waiting] == [
+        (5, ["go", 2]),
+        (10, ["go", 1]),
+    ]
+    assert not found.found
+    assert text.key(found).count("waiting: record of 'in' at") == 2
+    assert "3 waiting" in str(h.status())
+    (part,) = look(h._store, 0).computations
+    assert part.waiting == 3
+    assert "waiting" in text.status(look(h._store, 0))

@@ -483,7 +483,7 @@ function choose(name) {
 
 const FIGURES = [
   ["lag", "Behind real time"], ["rate_in", "In, a second"], ["rate_out", "Out, a second"], ["late", "Late"], ["dropped", "Dropped"],
-  ["duplicates", "Duplicate"], ["failed", "Failed"], ["pending", "Timers pending"], ["holds", "Holds"], ["rows", "Keys"], ["bytes", "State"],
+  ["duplicates", "Duplicate"], ["failed", "Failed"], ["pending", "Timers pending"], ["holds", "Holds"], ["waiting", "Waiting"], ["rows", "Keys"], ["bytes", "State"],
 ];
 for (const [id, name] of FIGURES) detail[id] = new Figure(name);
 
@@ -504,6 +504,7 @@ function showDetail(view) {
   detail.pending.show(count(part.watermark_timers + part.wall_timers), `${count(part.watermark_timers)} watermark, ${count(part.wall_timers)} wall`,
     series((sample) => (sample.computations[name] ? sample.computations[name].watermark_timers + sample.computations[name].wall_timers : null)));
   detail.holds.show(count(part.holds), "", series(of(name, "holds")));
+  detail.waiting.show(count(part.waiting), "records for the watermark", series(of(name, "waiting")));
   detail.rows.show(count(part.rows), "", series(of(name, "rows")));
   detail.bytes.show(bytes(part.bytes), "", series(of(name, "bytes")));
 }
@@ -693,10 +694,10 @@ function fill(id, head, rows) {
 function showTables(view) {
   const some = (value, kind) => ({ text: count(value), kind: value ? kind : "zero" });
   fill("computations",
-    ["", "low watermark", "behind", "records", "in/s", "produced", "out/s", "late", "dropped", "diverted", "dup.", "failed", "timers", "holds", "keys", "state"],
+    ["", "low watermark", "behind", "records", "in/s", "produced", "out/s", "late", "dropped", "diverted", "dup.", "failed", "timers", "holds", "waiting", "keys", "state"],
     view.computations.map((part) => [part.name, moment(part.low_watermark), part.lag === null ? "" : span(part.lag), count(part.records), rate(part.rate_in),
       count(part.produced), rate(part.rate_out), some(part.late, "warn"), some(part.dropped, "warn"), some(part.diverted, "warn"), some(part.duplicates, ""),
-      some(part.failed, "bad"), some(part.watermark_timers + part.wall_timers, ""), some(part.holds, ""), count(part.rows), bytes(part.bytes)]));
+      some(part.failed, "bad"), some(part.watermark_timers + part.wall_timers, ""), some(part.holds, ""), some(part.waiting, ""), count(part.rows), bytes(part.bytes)]));
   const rows = [];
   for (const part of view.injectors) {
     rows.push([part.name, moment(part.low_watermark), part.lag === null ? "" : span(part.lag), count(part.partition_count),
