@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from millwheel.errors import PipelineError
 from millwheel.master.balancer import Balancer
+from millwheel.master.clock import WallClock
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots, shard_count
@@ -147,12 +148,14 @@ def _launch(
     if "target" not in given:
         given |= {"target": _TARGET if follow else _TARGET_TO_THE_END, "longest": _LONGEST}
 
+    clock = WallClock.of_the_machine()
+
     def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, Executor]:
         driver = Driver(
             graph,
             store,
             slots=slots,
-            clock=lambda: time.time_ns() // 1000,
+            clock=clock,
             owner=f"process {os.getpid()} on {socket.gethostname()}",
             follow=follow,
             locked=locked,

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from millwheel.errors import EngineError, FencedError
 from millwheel.master.balancer import Balancer
+from millwheel.master.clock import WallClock
 from millwheel.master.delivery import deliver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import Cuts, check_slots
@@ -65,7 +66,7 @@ class Driver:
         store: Store,
         *,
         slots: int,
-        clock: Callable[[], int],
+        clock: WallClock | Callable[[], int],
         owner: str,
         target: float = 1.0,
         longest: float | None = None,
@@ -84,7 +85,7 @@ class Driver:
         self.graph = graph
         self.store = store
         self.sizer = Sizer(target, longest)
-        self._clock = clock
+        self.clock = clock if isinstance(clock, WallClock) else WallClock(clock)
         self._due_limit = due_limit
         self._max_skew = max_skew
         self._step_budget = step_budget
@@ -110,7 +111,7 @@ class Driver:
             graph = self.graph = roster.graph
             self.numbers = roster.numbers
             self.epoch = found.epoch
-            self._now = found.now
+            self.clock.resume(found.now)
             self.authority = WatermarkAuthority(graph)
             self.authority.restore(roster.watermarks)
             self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles, closes)
@@ -174,9 +175,10 @@ class Driver:
         return self.layout.intervals
 
     def now(self) -> int:
-        """The wall time for the next epoch; it does not go back, whatever the clock does."""
-        self._now = max(self._now, self._clock())
-        return self._now
+        """The wall time for the next epoch; it does not go back in this run, whatever the clock does."""
+        now = self.clock.now()
+        self.sources.pass_over(self.clock.jumped)
+        return now
 
     def next_plan(
         self,
@@ -198,12 +200,12 @@ class Driver:
         """
         if self._recovering is not None:
             plan = self._recovering.with_sequencer(self.sequencer)
-            self._now = max(self._now, plan.now)
+            self.clock.resume(plan.now)
             self._recovering = None
             return plan
         wait, left = self.authority.more_due, self.authority.left
         continued = wait or left > 0
-        now = self._now if continued else self.now()
+        now = self.clock.time if continued else self.now()
         begins = self._begins and not continued
         if begins:
             self.sources.begin()
@@ -350,13 +352,13 @@ class Driver:
 
     def lay_out(self, levels: dict[int, tuple[Cuts, str]]) -> None:
         """Gives levels other intervals, each for a reason, between two epochs."""
-        self._changed(self.layout.change(levels, self.epoch, self._now))
+        self._changed(self.layout.change(levels, self.epoch, self.clock.time))
 
     def rescale(self, slots: int) -> None:
         """Works with another number of slots from the next epoch on."""
         check_slots(slots)
         if slots != self.slots:
-            self._changed(self.layout.rescale(slots, self.epoch, self._now))
+            self._changed(self.layout.rescale(slots, self.epoch, self.clock.time))
 
     def _changed(self, changes: list[Change]) -> None:
         for change in changes:
@@ -432,7 +434,7 @@ class Driver:
     def _journal_commit(self, partitions: list[Committed]) -> None:
         self.journal.commit(
             self.epoch,
-            self._now,
+            self.clock.time,
             self.authority.to_value(),
             self.sources.watermarks,
             self.totals.value,

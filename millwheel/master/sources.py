@@ -34,6 +34,7 @@ class Sources:
         self._partitions = {source.name: partitions.get(source.name, {}) for source in sources}
         self._polled: dict[SourceName, Poll] = {}
         self._active: dict[tuple[SourceName, str], int] = {}
+        self._jumped = 0
         self._spans: dict[tuple[SourceName, str], float] = {}
         self._exhausted = False
         names = [variant(source.name, p) for source in sources for p in (EXACT, *percentiles)]
@@ -291,6 +292,12 @@ class Sources:
             return held
         self.holders[source.name] = [name, mark, why]
         return mark
+
+    def pass_over(self, jumped: int) -> None:
+        """Leaves out the jumps of the clock, so far in all: no partition was silent in them."""
+        if jumped != self._jumped:
+            self._active = {place: time + jumped - self._jumped for place, time in self._active.items()}
+            self._jumped = jumped
 
     def _is_idle(self, source: Source, name: str, now: int) -> bool:
         after = source.injector.idle_after

@@ -84,11 +84,12 @@ class IdFilter:
         """Adds what was logged since the last time, by whatever worker.
 
         An entry's expiry is the time of its epoch and a retention, and times do not go back: so the new
-        entries stand together, for each retention that there is.
+        entries stand together, for each retention that there is. Where they did, behind an epoch that was
+        planned by a clock that was wrong, all is read again.
         """
         if epoch - 1 <= self._epoch:
             return
-        if self._epoch < 0:
+        if self._epoch < 0 or now < self._since:
             self._build(snapshot)
         else:
             for start, stop, _ in self.news(now, retentions):
@@ -101,7 +102,7 @@ class IdFilter:
 
     def news(self, now: int, retentions: Iterable[int]) -> list[Range]:
         """Where that stands in the log which this filter does not know yet; nothing before its first use."""
-        if self._epoch < 0:
+        if self._epoch < 0 or now < self._since:
             return []
         times = [(_key_time(self._since + kept), _key_time(now + kept)) for kept in set(retentions)]
         return [(self._prefix + start, after(self._prefix + stop), _NEWS) for start, stop in times]
