@@ -21,6 +21,7 @@ from millwheel.master.balancer import Balancer
 from millwheel.master.clock import WallClock
 from millwheel.master.delivery import deliver
 from millwheel.master.executor import Executor
+from millwheel.master.hot import HotKeys
 from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Committed, Journal
 from millwheel.master.layout import Change, Layout
@@ -28,9 +29,9 @@ from millwheel.master.marks import interval_mark
 from millwheel.master.observer import Observer
 from millwheel.master.planning import due_everywhere
 from millwheel.master.roster import enrol
-from millwheel.master.sizing import Sizer
+from millwheel.master.sizing import Sizer, without_start
 from millwheel.master.sources import Sources
-from millwheel.master.status import Report, Totals, hot_keys
+from millwheel.master.status import Report, Totals
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Injector
 from millwheel.model.names import WatermarkName
@@ -50,9 +51,6 @@ logger = logging.getLogger("millwheel")
 _ELSEWHERE = -1  # the first tablet of no interval
 
 DUE_LIMIT = 100_000  # keys: a hundred megabytes or so of rows and productions in a worker's memory
-
-
-_AROUND = 2.0  # times what the hooks of an epoch take: with what is around them, about
 
 _STEP_BUDGET = 1.0  # seconds, and as long as an epoch is to take
 
@@ -93,7 +91,7 @@ class Driver:
         self._fired = 0
         self._filters: dict[tuple[str, int], tuple[int, float]] = {}
         self._balancer = balancer
-        self._hot: dict[str, tuple[str, float]] = {}
+        self.hot = HotKeys()
         self.observer: Observer | None = None
         self.job: int | None = None
         """Of the last epoch: see `Executor.job`."""
@@ -325,23 +323,14 @@ class Driver:
         moments.append(time.perf_counter())
         records = sum(report.records_in for report in reports)
         waiting = sum(self.sources.lag().values()) if records >= self.sizer.bound // 2 else 0
-        self.sizer.learn(records, self._duration(moments, reports), waiting)
+        spent = moments[-1] - moments[0]
+        self.sizer.learn(records, spent if self._started else without_start(spent, reports), waiting)
+        self._started = True
         if self.observer is not None:
             self.observer.epoch(plan, reports, moments)
         if self._balancer is not None:
             self._balance(plan, reports, moments)
         return reports
-
-    def _duration(self, moments: list[float], reports: list[IntervalReport]) -> float:
-        """The seconds that an epoch took; of the first one, without the start of the workers."""
-        spent = moments[-1] - moments[0]
-        if self._started:
-            return spent
-        self._started = True
-        slowest: dict[int, float] = {}
-        for report in reports:
-            slowest[report.level] = max(report.seconds, slowest.get(report.level, 0.0))
-        return min(spent, _AROUND * sum(slowest.values()))
 
     def _balance(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
         assert self._balancer is not None
@@ -407,7 +396,7 @@ class Driver:
                 self.authority.report(name, report.first, mark)
                 self._holds_ended += node.holds_ended
         self._fired = fired
-        self._hot |= hot_keys(reports)
+        self.hot.add(plan.now, reports)
         self.totals.value["epochs"] += 1
 
         changed = self.sources.commit(plan, reports)
@@ -486,7 +475,8 @@ class Driver:
             report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)
         report.lag = self.sources.lag()
         report.changes = self.layout.changes
-        report.hot_keys = dict(self._hot)
+        for name, (key, share, *window) in self.hot.found().items():
+            report.hot_keys[name], report.hot_windows[name] = (key, share), (window[0], window[1])
         if self._drained:
             report.unreleased_holds = self._holds_ended + self._unreleased
         return report

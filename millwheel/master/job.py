@@ -329,7 +329,7 @@ class Job:
         before, used = self._driver, self._executor
         before.let_go()  # a port of the old one may be wanted by the new one
         driver, executor = self._rebuild(graph)
-        driver.baseline = before.baseline
+        driver.baseline, driver.hot = before.baseline, before.hot
         driver.rescale(before.slots)
         driver.observer = before.observer
         if driver.observer is not None:

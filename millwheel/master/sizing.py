@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from millwheel.worker.report import IntervalReport
+
 _FIRST = 50_000  # records of the first epoch that finds that much: about half a second's work
 _LEAST = 500
 _MOST = 1_000_000  # a few hundred megabytes in the workers
@@ -9,6 +13,7 @@ _LARGER = 4.0  # times the epoch before, at most: one outlier does little
 _SMALLER = 2.5
 _BACKLOG = 5  # full epochs that wait: then they may be longer
 _LONGER = 1.5
+_AROUND = 2.0  # times what the hooks of an epoch take: with what is around them, about
 
 
 class Sizer:
@@ -50,3 +55,11 @@ class Sizer:
         if aim < self.aim:  # what comes next may well be full
             self.bound = max(int(self.bound * aim / self.aim), _LEAST)
         self.aim = aim
+
+
+def without_start(seconds: float, reports: Iterable[IntervalReport]) -> float:
+    """The seconds that a first epoch took, without the start of the workers."""
+    slowest: dict[int, float] = {}
+    for report in reports:
+        slowest[report.level] = max(report.seconds, slowest.get(report.level, 0.0))
+    return min(seconds, _AROUND * sum(slowest.values()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +84,9 @@ class Report:
     changes: list[dict[str, Any]] = field(default_factory=list, compare=False)
     """The last changes of the key intervals, oldest first: when, in which level, why, before and after."""
     hot_keys: dict[str, tuple[str, float]] = field(default_factory=dict, compare=False)
-    """By computation: the key that has a good part of its records of late, and which part."""
+    """By computation: the key that had a good part of its records in this run, and at least which part."""
+    hot_windows: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)
+    """By computation: when its hot key was hot, in wall time: in the first and the last such epoch."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
     slow: list[Note] = field(default_factory=list, compare=False)
@@ -118,7 +119,11 @@ class Report:
         for source, partitions in self.idle_partitions.items():
             lines.append(f"  idle partitions of {source}: {', '.join(partitions)}")
         for name, (key, share) in self.hot_keys.items():
-            lines.append(f"  {name}: the key {shorten(key, 60)} has {share:.0%} of the records")
+            first, last = map(format_time, self.hot_windows[name])
+            when = f"at {first}" if first == last else f"from {first} to {last}"
+            lines.append(
+                f"  {name}: the key {shorten(key, 60)} has {share:.0%} of the run's records, hot {when}"
+            )
         changed = ", ".join(f"{count:,} {what}" for what, count in self.intervals.items() if count)
         if changed:
             lines.append(f"  key intervals: {changed}; last: {self.changes[-1]['why']}")
@@ -128,26 +133,6 @@ class Report:
             f"  slow: {note.place}, since {format_time(int(note.since * SECOND))}" for note in self.slow
         ]
         return "\n".join(lines)
-
-
-_MANY = 1_000  # records of a computation in an epoch: among fewer, a key is soon a good part
-_HOT = 0.05
-
-
-def hot_keys(reports: Iterable[IntervalReport]) -> dict[str, tuple[str, float]]:
-    """By computation that had many records in an epoch: its hottest key and the share of it, if it is hot."""
-    records: dict[str, int] = {}
-    hottest: dict[str, tuple[int, str]] = {}
-    for report in reports:
-        for name, node in report.nodes.items():
-            records[name] = records.get(name, 0) + node.records
-            if node.hot:
-                hottest[name] = max(hottest.get(name, (0, "")), (node.hot[1], node.hot[0]))
-    return {
-        name: (key, count / records[name])
-        for name, (count, key) in hottest.items()
-        if records[name] >= _MANY and _HOT * records[name] <= count <= records[name]
-    }
 
 
 class Totals:
