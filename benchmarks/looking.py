@@ -41,6 +41,9 @@ class Keeper(mw.Computation):
         self.state["n"] = 1
         self.set_timer("end", _LATE)
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
 
 class One(mw.Injector):
     """One record, and more to come: the watermark stays where no timer is due."""

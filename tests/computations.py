@@ -28,6 +28,13 @@ class Hooks(mw.Computation):
             self.on_timer(self, timer)
 
 
+class Idle(mw.Computation):
+    """Takes its records, and does nothing with them."""
+
+    def process_record(self, record: mw.Record) -> None:
+        pass
+
+
 class Echo(mw.Computation):
     """Forwards each record's value to one stream."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import xxhash
 
+from millwheel.errors import PipelineError, shorten
 from millwheel.model.record import Record
 
 TABLETS: Final = 64
@@ -40,43 +41,128 @@ KeyExtractor = Callable[[Record], Any]
 
 
 class By:
-    """Takes a field of the value as the key; an ``int`` becomes its decimal text."""
+    """Takes fields of the value as the key: the text of one, or the texts of several, each escaped."""
 
-    __slots__ = ("field",)
+    __slots__ = ("fields",)
 
-    def __init__(self, field: str) -> None:
-        self.field = field
+    def __init__(self, *fields: str) -> None:
+        self.fields = fields
 
     def __repr__(self) -> str:
-        return f"by({self.field!r})"
+        return f"by({', '.join(map(repr, self.fields))})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, By) and other.field == self.field
+        return isinstance(other, By) and other.fields == self.fields
 
     def __hash__(self) -> int:
-        return hash((By, self.field))
+        return hash((By, self.fields))
 
     def __call__(self, record: Record) -> Any:
-        value = record.value
-        key = value[self.field] if isinstance(value, dict) else getattr(value, self.field)
-        return str(key) if type(key) is int else key
+        if len(self.fields) == 1:
+            key = _field(record.value, self.fields[0])
+            return str(key) if type(key) is int else key
+        texts = [_text(field, _field(record.value, field)) for field in self.fields]
+        return _SEPARATOR.join(map(_escaped, texts))
+
+    @property
+    def plain(self) -> bool:
+        """Whether each field is one of the value itself, by its whole name: none may be a nested one."""
+        return not any("." in field for field in self.fields)
 
     def column(self, values: Sequence[Any]) -> list[str] | None:
         """The keys of many values at once, or None where one of them needs a closer look."""
-        field = self.field
         try:
-            return self.texts([value[field] for value in values])
-        except (TypeError, KeyError, IndexError):
+            return self.texts([_column(values, field) for field in self.fields])
+        except (TypeError, LookupError, AttributeError):
             return None
 
-    def texts(self, keys: list[Any]) -> list[str] | None:
-        """The keys that the fields of many values are, or None where one of them needs a closer look."""
-        kinds = set(map(type, keys))
-        if kinds <= {str}:
-            return keys
-        if kinds <= {str, int}:
-            return [str(key) if type(key) is int else key for key in keys]
-        return None
+    def texts(self, columns: Sequence[list[Any]]) -> list[str] | None:
+        """The keys that columns of fields make, or None where a value in them needs a closer look."""
+        found: list[list[str]] = []
+        for column in columns:
+            kinds = set(map(type, column))
+            if not kinds <= {str, int}:
+                return None
+            found.append(
+                column if int not in kinds else [str(key) if type(key) is int else key for key in column]
+            )
+        if len(found) == 1:
+            return found[0]
+        return list(map(_SEPARATOR.join, zip(*(map(_escaped, texts) for texts in found), strict=True)))
+
+
+_SEPARATOR = (
+    "|"  # between the texts of several fields; one in a text has a backslash before it, as has a backslash
+)
+
+
+def _escaped(text: str) -> str:
+    if "\\" in text or _SEPARATOR in text:
+        return text.replace("\\", "\\\\").replace(_SEPARATOR, "\\" + _SEPARATOR)
+    return text
+
+
+def _text(field: str, value: Any) -> str:
+    if isinstance(value, str):
+        return str(value)
+    if type(value) is int:
+        return str(value)
+    raise TypeError(f"the field {field!r} is {shorten(value, 60)}: a key is made of texts and integers")
+
+
+def _column(values: Sequence[Any], field: str) -> list[Any]:
+    if "." not in field:
+        return [value[field] for value in values]
+    head, _, rest = field.partition(".")
+    if "." not in rest:
+        # An eighth of what `_field` takes (0.15 us against 1.2 us a record); what is no dict raises, and is
+        # looked at again.
+        return [value[field] if field in value else value[head][rest] for value in values]
+    return [_field(value, field) for value in values]
+
+
+_MISSING: Final = object()
+
+
+def _field(value: Any, field: str) -> Any:
+    """A field of a value by its whole name, or else a nested one: what is before a dot, then the rest."""
+    found = _entry(value, field)
+    if found is _MISSING and "." in field:
+        found = _nested(value, field)
+    if found is _MISSING:
+        has = list(value) if isinstance(value, dict) else list(getattr(value, "__dataclass_fields__", ()))
+        shown = f"it has {', '.join(map(str, has))[:120]}" if has else f"it is {shorten(value, 60)}"
+        raise _NoField(f"the value has no field {field!r}: {shown}")
+    return found
+
+
+class _NoField(KeyError):
+    """A value does not have the field that is its key."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+_NoField.__name__ = "KeyError"  # as which a user knows it
+
+
+def _nested(value: Any, field: str) -> Any:
+    dot = field.rfind(".")
+    while dot >= 0:  # the longest name that has a dot in it comes first
+        head = _entry(value, field[:dot])
+        if head is not _MISSING:
+            rest = field[dot + 1 :]
+            found = _entry(head, rest)
+            if found is _MISSING:
+                found = _nested(head, rest)
+            if found is not _MISSING:
+                return found
+        dot = field.rfind(".", 0, dot)
+    return _MISSING
+
+
+def _entry(value: Any, field: str) -> Any:
+    return value.get(field, _MISSING) if isinstance(value, dict) else getattr(value, field, _MISSING)
 
 
 class ByKey:
@@ -97,17 +183,28 @@ class ByKey:
         return record.key
 
 
-def by(field: str) -> By:
-    """A key extractor that takes ``field`` of the value (a dict's entry or a dataclass's field).
+def by(*fields: str) -> By:
+    """A key extractor that takes fields of the value (a dict's entries or a dataclass's fields).
 
     >>> by("query")(Record(value={"query": "cat videos"}, timestamp=0))
     'cat videos'
     >>> by("user")(Record(value={"user": 7}, timestamp=0))
     '7'
+
+    A name with a dot is a nested field, where there is none of that whole name; of several fields, different
+    values give different keys:
+
+    >>> by("user.id")(Record(value={"user": {"id": 7}}, timestamp=0))
+    '7'
+    >>> by("country", "city")(Record(value={"country": "de", "city": "Berlin"}, timestamp=0))
+    'de|Berlin'
     """
-    if not isinstance(field, str) or not field:
-        raise TypeError(f"by() takes the name of a field, not {field!r}")
-    return By(field)
+    for field in fields:
+        if not isinstance(field, str) or not field:
+            raise PipelineError(f"by() takes the names of fields, not {field!r}")
+    if not fields:
+        raise PipelineError("by() takes the name of at least one field")
+    return By(*fields)
 
 
 by_key: Final = ByKey()

@@ -87,7 +87,10 @@ def mermaid(pipeline: Pipeline) -> str:
     >>> from millwheel.model.computation import Computation
     >>> p = Pipeline("counting")
     >>> _ = p.inject("queries", Records([]))
-    >>> p.add(Computation(), name="Counter", inputs={"queries": str})
+    >>> class Counter(Computation):
+    ...     def process_record(self, record):
+    ...         self.produce("counts", 1)
+    >>> p.add(Counter(), inputs={"queries": str})
     >>> print(mermaid(p))
     flowchart LR
         n0(["queries"])

@@ -10,6 +10,7 @@ from millwheel.errors import PipelineError
 from millwheel.model.combiners import Combine
 from millwheel.model.computation import Computation
 from millwheel.model.derived import Derived, Step, is_public
+from millwheel.model.hooks import check_hooks
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
 from millwheel.model.names import SourceName, check_name
@@ -89,9 +90,12 @@ class Pipeline:
 
     >>> from millwheel.injectors import Records
     >>> from millwheel.model.keys import by
+    >>> class Counter(Computation):
+    ...     def process_record(self, record):
+    ...         self.produce("counts", 1)
     >>> p = Pipeline("counting")
     >>> _ = p.inject("queries", Records([]))
-    >>> p.add(Computation(), name="Counter", inputs={"queries": by("query")}, outputs=["counts"])
+    >>> p.add(Counter(), inputs={"queries": by("query")}, outputs=["counts"])
     >>> p
     Pipeline('counting': 1 injector, 1 computation, 0 sinks)
     """
@@ -212,6 +216,7 @@ class Pipeline:
         for method in ("encode", "decode"):
             if not callable(getattr(computation.codec, method, None)):
                 raise PipelineError(f"{where}: its codec {computation.codec!r} has no {method}()")
+        check_hooks(computation, where)
         self.nodes[name] = Node(
             name,
             computation,

@@ -15,7 +15,7 @@ from millwheel.model.combiners import Combine, Count, Reduce
 from millwheel.model.record import Record
 from millwheel.worker.arrivals import Arrivals
 from millwheel.worker.budget import Budget
-from millwheel.worker.context import HookContext
+from millwheel.worker.context import HookContext, ReturnedValue
 
 MOST = 4_096
 """Records that are combined at once: so many that a slow hook hardly counts, few enough for a budget."""
@@ -137,7 +137,7 @@ class Combining:
 
     def _hooks(self, records: Iterable[Record]) -> None:
         context = self._context
-        hook = context.computation.process_record
+        hook: Any = context.computation.process_record
         between = self._between
         if between is not None:
             records = sorted(records, key=lambda record: record.timestamp)
@@ -145,7 +145,8 @@ class Combining:
             if between is not None:
                 between(record.timestamp)
             context.hand = record
-            hook(record)
+            if (result := hook(record)) is not None:
+                raise ReturnedValue(result)
 
     def combined(self, key: str, group: Sequence[int], values: list[Any] | None) -> list[Record]:
         """The records in place of a group's, checked."""

@@ -10,10 +10,11 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.errors import CodecError, PipelineError
+from millwheel.errors import CodecError, PipelineError, shorten
 from millwheel.model import codec as codecs
 from millwheel.model.codec import packer
 from millwheel.model.computation import BOUND, Computation
+from millwheel.model.hooks import defines
 from millwheel.model.pipeline import Node
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK, Clock
@@ -68,6 +69,8 @@ class HookContext:
         if self.computation.version != 1:
             self._read, self._decode = self._decode, self._migrated
         self.attributes["_context"] = self
+        if not defines(self.computation, "process_timer"):
+            setattr(self, "set_timer", self._no_timer)  # noqa: B010 - in place of a check in each call
         for name in BOUND:
             if getattr(type(self.computation), name) is getattr(Computation, name):
                 self.attributes[name] = getattr(self, name)
@@ -168,6 +171,12 @@ class HookContext:
             raise ValueError(f"a timer's clock is millwheel.WATERMARK or millwheel.WALL, not {clock!r}")
         self.changed = True
 
+    def _no_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
+        raise TypeError(
+            f"it sets the timer {tag!r}, and {type(self.computation).__name__} has no process_timer that it "
+            "would fire: define process_timer(self, timer)"
+        )
+
     def clear_timer(self, tag: str) -> None:
         if self.timers.pop(tag, None) is not None or self.wall.pop(tag, None) is not None:
             self.changed = True
@@ -239,6 +248,16 @@ class HookContext:
         self.changed = True
         for stream, length in lengths.items():
             self.outputs[stream].truncate(length)
+
+
+class ReturnedValue(TypeError):
+    """A hook returned something, which nobody would see."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(
+            f"returned {shorten(value, 80)}, and what a hook returns goes nowhere: send it with "
+            "self.produce(stream, value), or return nothing"
+        )
 
 
 def _integer(value: Any, what: str) -> int:

@@ -199,7 +199,10 @@ def _fields(graph: Graph, stream: str) -> list[str] | None:
         or any(not isinstance(extractor, By | ByKey) for extractor in extractors)
     ):
         return None
-    return sorted({extractor.field for extractor in extractors if isinstance(extractor, By)})
+    found = [extractor for extractor in extractors if isinstance(extractor, By)]
+    if not all(extractor.plain for extractor in found):
+        return None  # a nested field is found in a value as a whole
+    return sorted({field for extractor in found for field in extractor.fields})
 
 
 def _batches(source: Source, item: Range, fields: list[str] | None) -> Iterable[RecordBatch]:

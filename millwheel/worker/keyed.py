@@ -23,7 +23,7 @@ from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, r
 from millwheel.store.row import Times, encode_row, row_parts, row_version, with_version
 from millwheel.worker.arrivals import Arrivals, SeenIds
 from millwheel.worker.budget import Budget
-from millwheel.worker.context import HookContext
+from millwheel.worker.context import HookContext, ReturnedValue
 from millwheel.worker.envelope import Columns
 from millwheel.worker.ordered import Ordered
 from millwheel.worker.positions import at
@@ -74,8 +74,10 @@ class KeyedRun:
         self.diverted: list[tuple[str, Columns]] = []
         divert = context.node.errors == "divert"
         computation = context.computation
-        self._record_hook: Any = self._guarded_record if divert else computation.process_record
-        self._timer_hook: Any = self._guarded_timer if divert else computation.process_timer
+        self._own_record_hook: Any = computation.process_record
+        self._own_timer_hook: Any = computation.process_timer
+        self._record_hook = self._guarded_record if divert else self._own_record_hook
+        self._timer_hook = self._guarded_timer if divert else self._own_timer_hook
         self._keep_late = context.node.late == "deliver"
         self._accepts_late: Callable[[Record], bool] | None = getattr(computation, "accepts_late", None)
         self._version = computation.version
@@ -282,7 +284,8 @@ class KeyedRun:
                     if not takes_late(record):
                         continue
                 context.hand = record
-                hook(record)
+                if (result := hook(record)) is not None:
+                    raise ReturnedValue(result)
 
         def run_records(key: str, mine: list[int]) -> int:
             reached = 0
@@ -318,7 +321,8 @@ class KeyedRun:
                         if not takes_late(record):
                             continue
                     context.hand = record
-                    hook(record)
+                    if (result := hook(record)) is not None:
+                        raise ReturnedValue(result)
             return reached
 
         return run_records
@@ -368,7 +372,8 @@ class KeyedRun:
                     timer = new(Timer, (tag, time, WALL))
                 context.hand = timer
                 fired += 1
-                hook(timer)
+                if (result := hook(timer)) is not None:
+                    raise ReturnedValue(result)
                 if context.changed:
                     break
             else:
@@ -395,7 +400,8 @@ class KeyedRun:
         saved = context.save()
         value = pack(record.value)  # as it came: the hook may change it before it raises
         try:
-            context.computation.process_record(record)
+            if (result := self._own_record_hook(record)) is not None:
+                raise ReturnedValue(result)
             context.encoded()
         except Exception as error:
             context.restore(saved)
@@ -405,7 +411,8 @@ class KeyedRun:
         context = self._context
         saved = context.save()
         try:
-            context.computation.process_timer(timer)
+            if (result := self._own_timer_hook(timer)) is not None:
+                raise ReturnedValue(result)
             context.encoded()
         except Exception as error:
             context.restore(saved)
@@ -428,9 +435,10 @@ class KeyedRun:
             message = str(error)  # ours: it says where it happened
         else:
             where = "process_timer" if isinstance(hand, Timer) else "process_record"
+            raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
             message = (
-                f"computation {name!r}, key {shorten(key, 80)}: {where} raised "
-                f"{type(error).__name__}: {error}; it had {shorten(hand)}"
+                f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}; it had "
+                f"{shorten(hand)}"
             )
         return UserCodeError(
             message,

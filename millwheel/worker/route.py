@@ -131,8 +131,9 @@ class Router:
         extractor = edge.extractor
         if isinstance(extractor, KeptKey):
             return cast(list[Any], columns.keys)
-        if isinstance(extractor, By) and columns.fields is not None and extractor.field in columns.fields:
-            keys = extractor.texts(columns.fields[extractor.field])
+        fields = columns.fields
+        if isinstance(extractor, By) and fields is not None and fields.keys() >= set(extractor.fields):
+            keys = extractor.texts([fields[field] for field in extractor.fields])
             if keys is not None:
                 return cast(list[Any], keys)
         if not objects:

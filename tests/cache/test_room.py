@@ -35,6 +35,9 @@ class Daily(mw.Computation):
         self.state["n"] = self.state.get("n", 0) + 1
         self.set_timer("end of day", 10**9)
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
 
 def test_a_row_that_is_used_in_every_epoch_stays_though_its_timer_is_far_away() -> None:
     cache, _ = cache_of(20_000)

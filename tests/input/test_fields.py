@@ -138,3 +138,32 @@ def test_a_number_that_no_float_holds_is_seen_where_somebody_looks(tmp_path: Pat
     p.sink("kept", sink)
     run(p)
     assert [record.value for record in sink.records] == [["a", {"t": 1, "who": "a", "what": float("inf")}]]
+
+
+@pytest.mark.parametrize(
+    ("extractor", "keys"),
+    [
+        (mw.by("who", "where"), ["a\\||b", "a|\\|b", "7|\\\\"]),
+        (mw.by("at.x"), ["1", "y", "whole"]),
+        (mw.by("at.x", "where"), ["1|b", "y|\\|b", "whole|\\\\"]),
+    ],
+)
+def test_several_and_nested_fields_of_lines(
+    extractor: Any, keys: list[str], tmp_path: Path, run: Run
+) -> None:
+    lines = [
+        '{"t": 1, "who": "a|", "where": "b", "at": {"x": 1}}',
+        '{"t": 2, "who": "a", "where": "|b", "at": {"x": "y"}}',
+        '{"t": 3, "who": 7, "where": "\\\\", "at.x": "whole", "at": {"x": 2}}',
+    ]
+    path = write(tmp_path / "in.jsonl", "\n".join([*lines, ""]))
+    sink = mw.sinks.Collect()
+    p = mw.Pipeline("fields")
+    p.inject("in", mw.injectors.Files(str(path), timestamp="t"))
+    p.add(Keep("out"), inputs={"in": extractor}, outputs=["out"])
+    p.sink("out", sink)
+    run(p)
+    records = sorted(sink.records, key=lambda record: record.timestamp)
+    assert [record.value for record in records] == [
+        [key, json.loads(line)] for key, line in zip(keys, lines, strict=True)
+    ]

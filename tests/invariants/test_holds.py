@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.store.memory import MemoryStore
+from tests.computations import Idle
 from tests.spark.sources import Feed
 from tests.store.driving import take
 
@@ -46,6 +47,9 @@ class Holder(mw.Computation):
             else:
                 raise RuntimeError("told to fail")
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
 
 class Model:
     """Holds and timers by key; a failed record changes nothing."""
@@ -80,7 +84,7 @@ def test_low_watermarks_are_those_of_the_model(calls: list[Any], seed: int, slot
     p = mw.Pipeline("holds")
     p.inject("in", mw.injectors.Records([]))
     p.add(Holder(), inputs={"in": mw.by_key}, outputs=["out"], errors="divert")
-    p.add(mw.Computation(), name="Down", inputs={"out": lambda record: "all"})
+    p.add(Idle(), name="Down", inputs={"out": lambda record: "all"})
     h = mw.testing.Harness(p, seed=seed, slots=slots)
     model = Model()
     for name, *arguments in calls:

@@ -11,6 +11,7 @@ from millwheel.master.sizing import Sizer
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
+from tests.computations import Idle
 from tests.store.driving import run_to_the_end, take
 
 
@@ -115,7 +116,7 @@ class _Heard(Sizer):
 def test_a_driver_tells_how_much_waits_behind_a_full_epoch() -> None:
     p = mw.Pipeline("p")
     p.inject("in", mw.injectors.Generator(_record, count=100))
-    p.add(mw.Computation(), name="C", inputs={"in": mw.by_key})
+    p.add(Idle(), name="C", inputs={"in": mw.by_key})
     driver, executor = take(p, MemoryStore(1))
     heard = driver.sizer = _Heard()
     run_to_the_end(driver, executor)
@@ -125,7 +126,7 @@ def test_a_driver_tells_how_much_waits_behind_a_full_epoch() -> None:
 def test_the_start_of_the_workers_says_nothing_about_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     p = mw.Pipeline("p")
     p.inject("in", mw.injectors.Generator(_record, count=60))
-    p.add(mw.Computation(), name="C", inputs={"in": mw.by_key})
+    p.add(Idle(), name="C", inputs={"in": mw.by_key})
     driver, executor = take(p, MemoryStore(1))
     heard = driver.sizer = _Heard()
     execute = executor.execute

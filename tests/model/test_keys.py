@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import millwheel as mw
 from tests.computations import Echo, Log, single, values
@@ -209,3 +211,82 @@ def test_keys_that_begin_alike_are_different(harness: MakeHarness) -> None:
         for key in keys:
             h.send("in", {"k": key}, timestamp=0)
     assert sorted(keys_of(h)) == keys
+
+
+def key_of(value: Any, *fields: str) -> Any:
+    return mw.by(*fields)(mw.Record(value=value, timestamp=0))
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "key"),
+    [
+        ({"user": {"id": 7}}, "user.id", "7"),
+        ({"user": {"id": 7}, "user.id": "whole"}, "user.id", "whole"),
+        ({"a": {"b": {"c": "deep"}}}, "a.b.c", "deep"),
+        ({"a": {"b.c": "half", "b": {"c": "deep"}}}, "a.b.c", "half"),
+        ({"a.b": {"c": "first"}, "a": {"b": {"c": "deep"}}}, "a.b.c", "first"),
+        ({"a.b": {}, "a": {"b": {"c": "deep"}}}, "a.b.c", "deep"),
+        ({"user": Query("cat videos", 7)}, "user.text", "cat videos"),
+        ({"": {"": "empty"}}, ".", "empty"),
+    ],
+)
+def test_by_takes_a_nested_field_and_one_of_the_whole_name_first(
+    value: Any, field: str, key: str, harness: MakeHarness
+) -> None:
+    assert key_of(value, field) == key
+    assert mw.by(field).column([value, value]) in ([key, key], None)  # None: record by record
+    if "text" not in field:
+        h = harness(log(mw.by(field)))
+        h.send("in", value, timestamp=0)
+        assert keys_of(h) == [key]
+
+
+PARTS = st.text("a|\\", max_size=4) | st.integers(-3, 3)
+
+
+@given(st.lists(st.tuples(PARTS, PARTS, PARTS), min_size=1, max_size=8))
+def test_of_several_fields_different_texts_give_different_keys(tuples: list[tuple[Any, ...]]) -> None:
+    values = [dict(zip("xyz", parts, strict=True)) for parts in tuples]
+    extractor = mw.by("x", "y", "z")
+    keys = [extractor(mw.Record(value=value, timestamp=0)) for value in values]
+    assert len(set(keys)) == len({tuple(map(str, parts)) for parts in tuples})
+    assert extractor.column(values) == keys
+    assert extractor.texts([[value[name] for value in values] for name in "xyz"]) == keys
+
+
+def test_several_fields_may_be_nested(harness: MakeHarness) -> None:
+    h = harness(log(mw.by("user.id", "country")))
+    h.send("in", {"user": {"id": 7}, "country": "de"}, timestamp=0)
+    assert keys_of(h) == ["7|de"]
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "message"),
+    [
+        ({"a": 1}, ["user.id"], "raised KeyError: the value has no field 'user.id': it has a"),
+        ({"user": {}}, ["user.id"], "raised KeyError: the value has no field 'user.id': it has user"),
+        ([1], ["user"], r"raised KeyError: the value has no field 'user': it is \[1\]"),
+        (
+            {"a": "x", "b": None},
+            ["a", "b"],
+            "raised TypeError: the field 'b' is None: a key is made of texts",
+        ),
+        (
+            {"a": "x", "b": True},
+            ["a", "b"],
+            "raised TypeError: the field 'b' is True: a key is made of texts",
+        ),
+        ({"user": {"id": 1.5}}, ["user.id"], "returned 1.5, which is no str"),
+    ],
+)
+def test_a_field_that_is_missing_or_no_key_is_named(
+    value: Any, fields: list[str], message: str, harness: MakeHarness
+) -> None:
+    with pytest.raises(mw.UserCodeError, match=f"computation 'C', stream 'in': .*{message}"):
+        harness(log(mw.by(*fields))).send("in", value, timestamp=0)
+
+
+@pytest.mark.parametrize("fields", [(), ("",), (7,), ("a", None), (["a", "b"],)])
+def test_by_takes_names_of_fields(fields: Any) -> None:
+    with pytest.raises(mw.PipelineError, match=r"by\(\) takes the name"):
+        mw.by(*fields)

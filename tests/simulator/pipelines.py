@@ -241,6 +241,9 @@ class Extra(mw.Computation):
         self.state["n"] = self.state.get("n", 0) + 1
         self.set_timer("soon", record.timestamp + 50)
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
 
 def changing() -> mw.Pipeline:
     """What stays while others come and go."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from tests.computations import Counter, Hooks, hooks, single, values
+from tests.computations import Counter, Hooks, Idle, hooks, single, values
 from tests.conftest import MakeHarness
 
 
@@ -107,7 +107,7 @@ def test_an_accessor_may_be_overridden_and_call_the_base(harness: MakeHarness) -
 
 
 def test_a_computation_with_no_hooks_of_its_own_does_nothing(harness: MakeHarness) -> None:
-    h = harness(single(mw.Computation()))
+    h = harness(single(Idle()))
     h.send("in", None, timestamp=0)
     h.drain()
     assert h.output("out") == []

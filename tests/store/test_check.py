@@ -34,6 +34,9 @@ class Everything(mw.Computation):
         if number % 5 == 0:
             self.hold(10**6 + number)
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
 
 class Open(mw.injectors.Records):
     """Records that others may follow: the watermark stays."""

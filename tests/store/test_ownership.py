@@ -18,6 +18,7 @@ from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.store.base import Store
 from millwheel.store.lmdb import LmdbStore
+from tests.computations import Idle
 from tests.store.driving import contents, run, take
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def _pipeline(name: str = "mine", injector: mw.Injector | None = None) -> mw.Pip
     p = mw.Pipeline(name)
     records = [mw.Record(value=1, timestamp=1)]
     p.inject("in", injector if injector is not None else mw.injectors.Records(records))
-    p.add(mw.Computation(), name="C", inputs={"in": mw.by_key})
+    p.add(Idle(), name="C", inputs={"in": mw.by_key})
     return p
 
 
@@ -153,7 +154,7 @@ def test_numbers_of_computations_are_never_given_twice(store: Store) -> None:
         p = mw.Pipeline("mine")
         p.inject("in", mw.injectors.Records([]))
         for name in names:
-            p.add(mw.Computation(), name=name, inputs={"in": mw.by_key})
+            p.add(Idle(), name=name, inputs={"in": mw.by_key})
         journal = Journal(store)
         journal.acquire(build(p), "me")
         return enrol(journal, store, build(p), journal.recover()).numbers

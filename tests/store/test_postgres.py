@@ -20,6 +20,7 @@ from millwheel.store.base import Get, Shard, SnapshotLost, just
 from millwheel.store.open import open_existing, open_store
 from millwheel.store.postgres import PostgresStore
 from millwheel.store.sessions import Session
+from tests.computations import Idle
 from tests.servers.postgres import PASSWORD, Cluster, cluster
 from tests.servers.proxy import Moment, Proxy, proxy
 from tests.store.conftest import Open
@@ -280,7 +281,7 @@ class TestLostConnections:
         store = open_it(_through(server, postgres, schema_url))
         p = mw.Pipeline("mine")
         p.inject("in", mw.injectors.Records([]))
-        p.add(mw.Computation(), name="C", inputs={"in": mw.by_key})
+        p.add(Idle(), name="C", inputs={"in": mw.by_key})
         journal = Journal(store)
         server.arm(b"INSERT", moment)  # the reading before it commits too
         assert journal.acquire(build(p), "me") == 1

@@ -28,6 +28,9 @@ class Keep(mw.Computation):
         self.hold(record.timestamp)
         self.count("total", self.state["n"])
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
 
 class World:
     def __init__(self) -> None:

@@ -26,6 +26,9 @@ class Count(mw.Computation):
         else:
             self.add()
 
+    def process_timer(self, timer: mw.Timer) -> None:
+        """There is nothing to do."""
+
     def add(self) -> None:
         self.state["n"] = self.state.get("n", 0) + 1
         self.produce("out", self.state["n"])

@@ -11,6 +11,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.model.injector import Offset
+from tests.computations import Idle
 from tests.topology.changing import Changing, Log
 
 pytestmark = pytest.mark.usefixtures("on_each_store")
@@ -221,7 +222,7 @@ def _chain(world: World, *, upper: Any, old_reader: bool = False) -> mw.Pipeline
     p = world.pipeline()
     p.add(Tell("middle"), name="Upper", inputs={"in": mw.by_key}, outputs=["middle"], replay=upper)
     stream = "old" if old_reader else "middle"
-    p.add(mw.Computation(), name="Lower", inputs={stream: mw.by_key}, replay="earliest")
+    p.add(Idle(), name="Lower", inputs={stream: mw.by_key}, replay="earliest")
     return p
 
 
