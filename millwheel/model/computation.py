@@ -30,7 +30,19 @@ class Computation:
     """A node of the graph: user code that runs in the context of one key at a time.
 
     Override `process_record`, `process_timer` or both. Everything that the accessors change is
-    committed in one atomic write, or not at all.
+    committed in one atomic write, or not at all. A hook returns nothing: what it has to say it produces.
+
+    What a hook sets on ``self`` is soft state: all keys of a worker share it, other workers have their own,
+    and a restart forgets it. It is for what can be made again, such as a model that is loaded once:
+
+    >>> class Scorer(Computation):
+    ...     model = None
+    ...     def process_record(self, record):
+    ...         if self.model is None:
+    ...             self.model = {"cat": 0.9}  # load_model(), once in each worker
+    ...         self.produce("scores", self.model.get(record.value, 0.0))
+
+    What must be kept, by key, is ``self.state``:
 
     >>> class Counter(Computation):
     ...     def process_record(self, record):

@@ -107,11 +107,11 @@ class Activity:
     def _note_hooks(self, context: HookContext) -> None:
         """Lets the hooks of a computation be noted, as long as this worker lives."""
 
-        def noted(hook: Callable[[Any], None]) -> Callable[[Any], None]:
-            def call(hand: Any) -> None:
+        def noted(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def call(hand: Any) -> Any:
                 if self._careful:
                     self._write(self._note(str, context, hand, time.time()))
-                hook(hand)
+                return hook(hand)  # a hook returns nothing, which its caller checks
 
             return call
 

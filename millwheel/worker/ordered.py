@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME
 from millwheel.store.row import Times
 from millwheel.worker.arrivals import Arrivals
 from millwheel.worker.budget import Budget
-from millwheel.worker.context import HookContext
+from millwheel.worker.context import HookContext, ReturnedValue
 from millwheel.worker.waiting import is_due
 
 _NEVER = MAX_TIME + 1
@@ -96,7 +97,7 @@ class Ordered:
         return found
 
     def runner(
-        self, context: HookContext, budget: Budget, hook: Callable[[Record], None], fire: Fire, now: int
+        self, context: HookContext, budget: Budget, hook: Callable[[Record], Any], fire: Fire, now: int
     ) -> Callable[[str, list[int]], int]:
         """Runs a key's due records, and the timers before each, as far as the budget goes."""
         arrivals, late = self._arrivals, self.late
@@ -141,7 +142,8 @@ class Ordered:
                     if position in late:
                         record.late = True
                     context.hand = record
-                    hook(record)
+                    if (result := hook(record)) is not None:
+                        raise ReturnedValue(result)
                     if context.changed:
                         first = _first(timers, wall, now)
                         context.changed = False

@@ -151,6 +151,17 @@ def test_a_returned_value_is_diverted_as_any_error_of_a_hook(harness: MakeHarnes
     assert "returned 7" in found.value["error"]
 
 
+def test_a_hook_of_an_ordered_computation_returns_nothing_either() -> None:
+    class Returns(mw.Computation):
+        def process_record(self, record: mw.Record) -> None:
+            return 7  # type: ignore[return-value]
+
+    h = mw.testing.Harness(single(Returns(), in_order=True))
+    h.send("in", {}, timestamp=1)
+    with pytest.raises(mw.UserCodeError, match="returned 7"):
+        h.advance("in", 5)
+
+
 def test_a_combined_computation_s_hook_returns_nothing_either() -> None:
     class Returns(mw.Computation):
         def process_record(self, record: mw.Record) -> None:
