@@ -103,6 +103,16 @@ def extract(how: Extractor, record: mw.Record) -> Any:
     return mw.SKIP if n % 2 else f"s{n % 3}"
 
 
+def transform(how: str, value: Any) -> list[Any]:
+    """What an operator makes of a value: any number of values."""
+    n = number(value)
+    if how == "map":
+        return [{"n": n + 2}]
+    if how == "filter":
+        return [value] if n % 3 else []
+    return [{"n": n + turn} for turn in range(n % 3)]
+
+
 def on_record(spec: NodeSpec, hook: Hook, record: mw.Record) -> None:
     """What a computation does with a record."""
     if spec.kind == "window":

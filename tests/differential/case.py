@@ -20,6 +20,15 @@ class SourceSpec:
 
 
 @dataclass(frozen=True)
+class DerivedSpec:
+    """A stream made of others by an operator that runs where records are made."""
+
+    name: str
+    parents: tuple[str, ...]
+    how: Literal["map", "filter", "flat_map"]
+
+
+@dataclass(frozen=True)
 class NodeSpec:
     """A computation, its options, and what decides what it does."""
 
@@ -116,6 +125,7 @@ class Case:
     nodes: tuple[NodeSpec, ...]
     steps: tuple[Step, ...]
     options: Options = Options()
+    derived: tuple[DerivedSpec, ...] = ()
 
     @property
     def cut(self) -> bool:
@@ -127,13 +137,21 @@ class Case:
         return tuple(node for node in self.nodes if node.since <= step < node.until)
 
     def without(self, parts: Collection[str]) -> Case:
-        """The case without some of its parts: ``n`` nodes, ``s`` steps, ``r`` records, ``o`` options."""
+        """The case without some of its parts: nodes, derived streams, steps, faults, records, options."""
         if not parts:
             return self
         gone = {node.name for node in self.nodes if f"n{node.name}" in parts}
         nodes: list[NodeSpec] = []
         streams = {source.stream for source in self.sources}
-        for node in self.nodes:
+        derived: list[DerivedSpec] = []
+        for node in (*self.nodes, None):
+            for one in self.derived:
+                known = streams.issuperset(one.parents) and one.name not in streams
+                if known and f"d{one.name}" not in parts:
+                    derived.append(one)
+                    streams.add(one.name)
+            if node is None:
+                break
             inputs = {stream: how for stream, how in node.inputs.items() if stream in streams}
             if node.name in gone or not inputs:
                 continue
@@ -144,6 +162,7 @@ class Case:
         return replace(
             self,
             nodes=tuple(nodes),
+            derived=tuple(derived),
             steps=tuple(_step(step, parts) for step in self.steps if f"s{step.number}" not in parts),
             options=replace(self.options, **options),
         )
@@ -152,6 +171,7 @@ class Case:
         """What can be left out, the largest first."""
         steps = [f"s{step.number}" for step in self.steps]
         nodes = [f"n{node.name}" for node in reversed(self.nodes)]
+        nodes += [f"d{one.name}" for one in self.derived]
         options = [f"o{name}" for name in Options.__dataclass_fields__]
         faults = [f"f{step.number}" for step in self.steps if step != _step(step, {f"f{step.number}"})]
         records = [f"r{record.number}" for step in self.steps for record in step.records]

@@ -40,7 +40,7 @@ class Difference(AssertionError):
 
 def run(case: Case) -> None:
     """Runs a case on both, and compares them after each step."""
-    reference = Reference(case.sources, case.at(case.steps[0].number if case.steps else 0))
+    reference = Reference(case.sources, case.at(case.steps[0].number if case.steps else 0), case.derived)
     nodes = case.at(0)
     made: dict[str, list[Record]] = {}
     with Engine(case) as engine:
@@ -193,7 +193,7 @@ def _essence(record: Record) -> tuple[str, int, bytes]:
 def _without_traceback(value: Any) -> Any:
     if not isinstance(value, dict) or "traceback" not in value:
         return value
-    return [value["stream"], _without_traceback(value["value"]), value["id"]]
+    return [value["stream"], _without_traceback(value["value"])]
 
 
 def _by_key(records: list[Record]) -> dict[str, list[Any]]:

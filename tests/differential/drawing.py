@@ -6,10 +6,9 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from millwheel.model.time import MAX_TIME
-from tests.differential.case import Case, Extractor, Kind, NodeSpec, Options, Sent, SourceSpec, Step
+from tests.differential.case import Case, DerivedSpec, Extractor, Kind, NodeSpec, Options, SourceSpec
+from tests.differential.steps import Steps
 
-_KEYS = [f"key {number}" for number in range(6)]  # in six different tablets
 _EXTRACTORS: tuple[Extractor, ...] = ("by_key", "by_key", "by_key", "suffix", "mod", "field", "skip")
 
 OPEN = frozenset({"percentiles"})
@@ -22,26 +21,29 @@ def draw(seed: int) -> Case:
     cut = chance.random() < 0.4
     rush = cut and chance.random() < 0.5
     sources = _sources(chance)
-    nodes = _Nodes(chance, sources, cut).drawn()
+    drawing = _Nodes(chance, sources, cut)
+    nodes = drawing.drawn()
     if any(node.watermark < 1 for node in nodes):
         sources = tuple(replace(source, partitions=1) for source in sources)
-    steps = _Steps(chance, sources).drawn()
-    nodes = _come_and_go(chance, nodes, len(steps))
+    steps = Steps(chance, sources).drawn()
+    read = {parent for one in drawing.derived for parent in one.parents}
+    nodes = _come_and_go(chance, nodes, read, len(steps))
     if rush:
         steps = tuple(replace(step, rush=chance.random() < 0.5) for step in steps[:-1]) + steps[-1:]
         settled = {node.since - 1 for node in nodes} | {node.until - 1 for node in nodes}
         steps = tuple(replace(s, rush=False) if s.drain or s.number in settled else s for s in steps)
     options = _options(chance, cut)
-    if lags(nodes) and cut:
-        nodes = _without_timers_behind_holds(nodes)
-    elif lags(nodes):
+    if lags(nodes, drawing.derived) and cut:
+        nodes = _without_timers_behind_holds(nodes, drawing.derived)
+        steps = tuple(replace(step, rush=False) for step in steps)
+    elif lags(nodes, drawing.derived):
         if chance.random() < 0.5:
             options = replace(options, slots=1, shards=1)
             steps = tuple(replace(step, slots=0, layout=0) for step in steps)
             nodes = tuple(replace(node, since=0, until=NodeSpec.until) for node in nodes)
         else:
             nodes = tuple(replace(node, holds=False, watermark=1.0) for node in nodes)
-    return Case(seed, sources, nodes, steps, options)
+    return Case(seed, sources, nodes, steps, options, tuple(drawing.derived))
 
 
 def _sources(chance: random.Random) -> tuple[SourceSpec, ...]:
@@ -70,7 +72,7 @@ def _options(chance: random.Random, cut: bool) -> Options:
     return options
 
 
-def lags(nodes: tuple[NodeSpec, ...]) -> bool:
+def lags(nodes: tuple[NodeSpec, ...], derived: list[DerivedSpec]) -> bool:
     """Whether a computation shares a level with one whose watermark it cannot know within an epoch.
 
     In one level the intervals do not hear of each other before the epoch is over: of a hold, and of what
@@ -80,22 +82,33 @@ def lags(nodes: tuple[NodeSpec, ...]) -> bool:
     holding: set[str] = set()
     for node in nodes:
         chained = {stream for stream, how in node.inputs.items() if how == "by_key"}
-        if chained & holding:
+        if chained & _with_derived(holding, derived):
             return True
-        if node.holds or chained & holding:
+        if node.holds:
             holding |= set(node.streams)
-    made = {stream for node in nodes for stream in node.streams}
+    made = _with_derived({stream for node in nodes for stream in node.streams}, derived)
     return any(
         how == "by_key" and stream in made for node in nodes for stream, how in node.inputs.items()
     ) and any(node.watermark < 1 for node in nodes)
 
 
-def _without_timers_behind_holds(nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec, ...]:
+def _with_derived(streams: set[str], derived: list[DerivedSpec]) -> set[str]:
+    """Streams, and those that are made of them."""
+    found = set(streams)
+    for one in derived:  # each behind its parents
+        if found & set(one.parents):
+            found.add(one.name)
+    return found
+
+
+def _without_timers_behind_holds(
+    nodes: tuple[NodeSpec, ...], derived: list[DerivedSpec]
+) -> tuple[NodeSpec, ...]:
     """What shares a level with others only forwards, the others are windows, which do not look at watermarks.
 
     So it does not matter when they hear of a hold.
     """
-    made = {stream for node in nodes for stream in node.streams}
+    made = _with_derived({stream for node in nodes for stream in node.streams}, derived)
     found = []
     for node in nodes:
         if any(how == "by_key" and stream in made for stream, how in node.inputs.items()):
@@ -106,10 +119,12 @@ def _without_timers_behind_holds(nodes: tuple[NodeSpec, ...]) -> tuple[NodeSpec,
     return tuple(found)
 
 
-def _come_and_go(chance: random.Random, nodes: tuple[NodeSpec, ...], steps: int) -> tuple[NodeSpec, ...]:
+def _come_and_go(
+    chance: random.Random, nodes: tuple[NodeSpec, ...], read: set[str], steps: int
+) -> tuple[NodeSpec, ...]:
     """Some of the last computations are added, or removed, while the pipeline runs."""
     found = list(nodes)
-    read = {stream for node in nodes for stream in node.inputs}
+    read = read | {stream for node in nodes for stream in node.inputs}
     for index, node in enumerate(nodes):
         if index and not read & set(node.streams) and chance.random() < 0.25:
             step = chance.randrange(1, steps)
@@ -129,6 +144,7 @@ class _Nodes:
         for source in sources:
             self._ordered[source.stream] = source.partitions == 1 and source.stream not in self._ordered
         self._injected = set(self._streams)
+        self.derived: list[DerivedSpec] = []
         self._read: set[str] = set()
         self._percentile = chance.choice((0.9, 0.75, 0.5)) if chance.random() < 0.35 else 1.0
         if "percentiles" in OPEN:
@@ -137,7 +153,25 @@ class _Nodes:
     def drawn(self) -> tuple[NodeSpec, ...]:
         if self._cut and self._chance.random() < 0.15:
             return tuple(self._holding(index) for index in range(self._chance.choice((2, 3, 4))))
-        return tuple(self._node(index) for index in range(self._chance.choice((1, 2, 2, 3, 3, 4, 5))))
+        nodes = []
+        for index in range(self._chance.choice((1, 2, 2, 3, 3, 4, 5))):
+            if self._chance.random() < 0.15:
+                self._derive(index)
+            nodes.append(self._node(index))
+        return tuple(nodes)
+
+    def _derive(self, index: int) -> None:
+        """A stream that an operator makes of others, where their records are made."""
+        chance = self._chance
+        parents = chance.choices(self._streams, k=chance.choice((1, 1, 1, 2)))
+        how: Any = chance.choice(("map", "filter", "flat_map"))
+        one = DerivedSpec(f"d{index}", tuple(parents), how)
+        self.derived.append(one)
+        self._read |= set(parents)
+        self._streams.append(one.name)
+        self._ordered[one.name] = len(parents) == 1 and self._ordered[parents[0]]
+        if parents[0] in self._injected:
+            self._injected.add(one.name)
 
     def _holding(self, index: int) -> NodeSpec:
         """One of several windows, one behind the other, that hold until the run ends."""
@@ -216,81 +250,3 @@ class _Nodes:
             return False
         stream, how = next(iter(inputs.items()))
         return self._ordered[stream] and (stream in self._injected or how in ("by_key", "suffix"))
-
-
-class _Steps:
-    """Draws what happens: records, watermarks, clocks, and trouble."""
-
-    def __init__(self, chance: random.Random, sources: tuple[SourceSpec, ...]) -> None:
-        self._chance = chance
-        self._places = [(source.name, part) for source in sources for part in range(source.partitions)]
-        self._marks = dict.fromkeys(self._places, 0)
-        self._streams = {source.name: source.stream for source in sources}
-        writers = [self._streams[name] for name, _ in self._places]
-        self._alone = {source.name for source in sources if writers.count(source.stream) == 1}
-        self._sent: dict[tuple[str, int], Sent] = {}
-        self._wall = 0
-        self._records = 0
-
-    def drawn(self) -> tuple[Step, ...]:
-        chance = self._chance
-        steps: list[Step] = []
-        for day in range(chance.choice((1, 1, 1, 2, 3))):
-            first = len(steps)
-            count = chance.randrange(4, 13) if not day else chance.randrange(1, 5)
-            steps += [self._step(first + number) for number in range(count)]
-            if day:
-                steps[first] = replace(steps[first], reopen=True)
-            if chance.random() < 0.75:
-                steps.append(self._last(len(steps)))
-        return tuple(steps)
-
-    def _step(self, number: int) -> Step:
-        chance = self._chance
-        records = tuple(self._record() for _ in range(chance.choice((0, 1, 2, 4, 8, 12))))
-        moved = {}
-        if chance.random() < 0.6:
-            for place in self._places:
-                if chance.random() < 0.85:
-                    self._marks[place] += chance.randrange(0, 25)
-                    moved[place] = self._marks[place]
-        if chance.random() < 0.4:
-            self._wall += chance.randrange(1, 20)
-        trouble = chance.random()
-        return Step(
-            number,
-            records,
-            moved,
-            self._wall,
-            crash=trouble < 0.12,
-            slots=chance.randrange(1, 5) if 0.12 < trouble < 0.2 else 0,
-            layout=chance.randrange(1, 1 << 20) if 0.2 < trouble < 0.3 else 0,
-            fault=chance.randrange(1, 1 << 20) if 0.3 < trouble < 0.45 else 0,
-        )
-
-    def _last(self, number: int) -> Step:
-        records = tuple(self._record() for _ in range(self._chance.choice((0, 2, 4))))
-        marks = dict.fromkeys(self._places, MAX_TIME)
-        fault = self._chance.randrange(1, 1 << 20) if self._chance.random() < 0.2 else 0
-        return Step(number, records, marks, self._wall, drain=True, fault=fault)
-
-    def _record(self) -> Sent:
-        chance = self._chance
-        self._records += 1
-        source, partition = chance.choice(self._places)
-        sent = Sent(
-            self._records,
-            source,
-            partition,
-            chance.choice(_KEYS),
-            chance.randrange(100),
-            self._marks[source, partition] + chance.randrange(-12, 30),
-        )
-        if chance.random() > 0.35:
-            return sent
-        id = chance.randrange(16)
-        # Which of two comes first is open where they have different producers: then they are the same.
-        again = self._sent.setdefault((self._streams[source], id), sent)
-        if source not in self._alone or chance.random() < 0.7:
-            sent = replace(sent, key=again.key, n=again.n, timestamp=again.timestamp)
-        return replace(sent, id=id)

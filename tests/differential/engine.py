@@ -22,8 +22,8 @@ from millwheel.store.open import open_store
 from millwheel.worker.cache import Cache
 from millwheel.worker.plan import Plan
 from tests.differential import behaviour
-from tests.differential.behaviour import extract, on_record, on_timer, value_of
-from tests.differential.case import Case, Extractor, NodeSpec, Step
+from tests.differential.behaviour import extract, on_record, on_timer, transform, value_of
+from tests.differential.case import Case, DerivedSpec, Extractor, NodeSpec, Step
 from tests.differential.executor import FUSE, BurntOut, Killed, Tasks
 
 _MOST_EPOCHS = 400  # of one step, in which work may be cut very small
@@ -151,6 +151,8 @@ class Engine:
                 strong_productions=spec.strong,
                 **options,
             )
+        for one in self.case.derived:
+            _derive(p, one)
         graph = build(p)
         for stream in graph.streams:
             self._taps.setdefault(stream, Tap())
@@ -269,6 +271,19 @@ class Engine:
     def outputs(self) -> dict[str, list[mw.Record]]:
         """By stream: what it carried since the last time."""
         return {stream: found for stream, tap in self._taps.items() if (found := tap.take())}
+
+
+def _derive(p: mw.Pipeline, one: DerivedSpec) -> None:
+    stream, *others = map(p.stream, one.parents)
+    if others:
+        stream = stream.union(*others)
+    if one.how == "map":
+        stream = stream.map(lambda value: transform("map", value)[0])
+    elif one.how == "filter":
+        stream = stream.filter(lambda value: transform("filter", value))
+    else:
+        stream = stream.flat_map(lambda value: transform("flat_map", value))
+    stream.named(one.name)
 
 
 def _intervals(driver: Driver, seed: int) -> dict[int, Any]:

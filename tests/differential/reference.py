@@ -10,110 +10,26 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from millwheel.model.record import Record
-from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
+from millwheel.model.time import MAX_TIME, MIN_TIME, WALL
 from millwheel.model.timer import Timer
-from tests.differential.behaviour import extract, on_record, on_timer, value_of
-from tests.differential.case import NodeSpec, Sent, SourceSpec
+from tests.differential.behaviour import extract, on_record, on_timer, transform, value_of
+from tests.differential.case import DerivedSpec, NodeSpec, Sent, SourceSpec
+from tests.differential.keys import Hand, Key, Node
 
 EXACT = 1.0
-Unique = tuple[str, str, int]
-
-
-@dataclass
-class Key:
-    """One key of one computation."""
-
-    state: Any = None
-    """None: there is none."""
-    deleted: bool = False
-    """Whether the state was deleted in this epoch."""
-    timers: dict[str, tuple[int, Any]] = field(default_factory=dict)
-    holds: dict[str, int] = field(default_factory=dict)
-    waiting: list[tuple[int, int, Record]] = field(default_factory=list)
-    """With ``in_order``: timestamp, place in the order of arrival, record."""
-
-    @property
-    def row(self) -> bool:
-        """Whether there is anything to keep."""
-        return self.state is not None or bool(self.timers) or bool(self.holds)
-
-
-@dataclass
-class Node:
-    """One computation."""
-
-    spec: NodeSpec
-    senders: tuple[str, ...]
-    input: int = MIN_TIME
-    lows: dict[float, int] = field(default_factory=dict)
-    """By percentile: the low watermark that consumers see."""
-    keys: dict[str, Key] = field(default_factory=dict)
-    seen: set[Unique] = field(default_factory=set)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def pending(self, *, holds: bool) -> list[int]:
-        """The timestamps of unfinished work (semantics 3 and 13)."""
-        found: list[int] = []
-        for key in self.keys.values():
-            found += [time for time, clock in key.timers.values() if clock == WATERMARK]
-            found += [time for time, _, _ in key.waiting]
-            if holds:
-                found += key.holds.values()
-        return sorted(found)
-
-
-class Hand:
-    """What a hook reaches in the reference."""
-
-    def __init__(self, node: Node, name: str, now: int, low_watermark: int) -> None:
-        self.key = name
-        self.now = now
-        self.low_watermark = low_watermark
-        self.timestamp = 0
-        self.made: list[tuple[str, Any, int]] = []
-        self.counted: Counter[str] = Counter()
-        self._key = node.keys.setdefault(name, Key())
-
-    @property
-    def state(self) -> Any:
-        if self._key.state is None:
-            self._key.state = {}
-        return self._key.state
-
-    @state.deleter
-    def state(self) -> None:
-        self._key.state = None
-        self._key.deleted = True
-        self._key.holds.clear()
-
-    def set_timer(self, tag: str, time: int, clock: Any = WATERMARK) -> None:
-        self._key.timers[tag] = (time, clock)
-
-    def clear_timer(self, tag: str) -> None:
-        self._key.timers.pop(tag, None)
-
-    def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None:
-        self.made.append((stream, value, self.timestamp if timestamp is None else timestamp))
-
-    def hold(self, timestamp: int, tag: str = "") -> None:
-        self._key.holds[tag] = timestamp
-
-    def release(self, tag: str = "") -> None:
-        self._key.holds.pop(tag, None)
-
-    def count(self, name: str, n: int = 1) -> None:
-        self.counted[name] += n
 
 
 class Reference:
     """A pipeline as the contract describes it."""
 
-    def __init__(self, sources: Iterable[SourceSpec], nodes: Iterable[NodeSpec]) -> None:
+    def __init__(
+        self, sources: Iterable[SourceSpec], nodes: Iterable[NodeSpec], derived: Iterable[DerivedSpec] = ()
+    ) -> None:
+        self._derived = list(derived)
         self.sources = {source.name: source for source in sources}
         self.marks = {(s.name, partition): MIN_TIME for s in sources for partition in range(s.partitions)}
         self.now = 0
@@ -138,6 +54,8 @@ class Reference:
         for spec in specs:
             for stream in spec.streams:
                 writers.setdefault(stream, []).append(spec.name)
+        for one in self._derived:  # each behind its parents
+            writers[one.name] = [writer for parent in one.parents for writer in writers.get(parent, [])]
         before, self.nodes = self.nodes, {}
         for spec in specs:
             senders = tuple(sender for stream in spec.inputs for sender in writers[stream])
@@ -218,6 +136,11 @@ class Reference:
             if isinstance(key, str):
                 mine.key = key
                 self._arrived[node.spec.name].append(mine)
+        for one in self._derived:
+            for way in range(one.parents.count(stream)):
+                for piece, value in enumerate(transform(one.how, copy.deepcopy(record.value))):
+                    id: Any = None if record.id is None else (record.id, stream, way, piece)
+                    self._carry(one.name, Record(value, record.timestamp, record.key, id=id))
 
     def _run(self, node: Node, *, drain: bool) -> None:
         before, low_before = node.input, node.lows[EXACT]
@@ -244,7 +167,7 @@ class Reference:
     def _is_new(self, node: Node, record: Record) -> bool:
         if not node.spec.exactly_once or record.id is None:
             return True
-        unique = (record.key, record.stream, int(record.id))
+        unique = (record.key, record.stream, record.id)
         if unique in node.seen:
             node.counts["duplicates"] += 1
             return False
