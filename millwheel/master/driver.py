@@ -214,7 +214,10 @@ class Driver:
         ranges: list[Range] = []
         if read and not continued:
             ceiling = MAX_TIME if over_skew else self._ceiling()
-            ranges = self.sources.choose(self.sizer.bound, self.slots, self._compact_below, ceiling)
+            limited = self._max_skew is not None and not over_skew
+            ranges = self.sources.choose(
+                self.sizer.bound, self.slots, self._compact_below, ceiling, careful=limited
+            )
         marks = self.sources.committed() if continued else self.sources.marks(ranges, now)
         due = False
         if not ranges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ from millwheel.worker.tablets import WAITING_TOTAL, WATERMARK_TIMERS
 _ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
 
 _SMALLEST_SHARE = 200  # records: below that, a range costs more to open than to read
+_LOOK = 1  # of a partition whose timestamps are not known, under a limit of skew
+_LEARN = 16  # and once one is known: they tell how much time a record covers
 _LITTLE = 32  # a part of a task's share in so many: so much too much or too little is left as it is
 
 
@@ -33,33 +35,42 @@ class Poll(NamedTuple):
 class SkewLimit:
     """Keeps injectors from reading far ahead of the slowest computation (8.4).
 
-    ``ceiling`` is the newest timestamp that may be read. The partition of an injector that is furthest
-    behind is always read: nothing else can move the watermark on.
+    ``ceiling`` is the newest timestamp that may be read. What is furthest behind is always read, as nothing
+    else can move the watermark on: of the injectors that are furthest behind, the partition that is.
     """
 
     ceiling: int = MAX_TIME
     spans: dict[tuple[SourceName, str], float] = field(default_factory=dict)
     """By partition: how much time a record covers, by the last range that was read."""
+    behind: Collection[SourceName] = ()
+    """The injectors whose watermark is the lowest."""
+    careful: bool = False
+    """Whether there is to be a ceiling: then a partition is not read far before its timestamps are known."""
     held_back: bool = False
     """Whether something was not read for it."""
 
     def share(
-        self, source: SourceName, name: str, partitions: Mapping[str, Partition], ready: list[str], share: int
+        self, source: Source, name: str, partitions: Mapping[str, Partition], ready: list[str], share: int
     ) -> int:
         """How many records may be read of a partition."""
-        if self.ceiling == MAX_TIME:
-            return share
         newest = partitions[name].newest
+        if self.ceiling == MAX_TIME:
+            look = self.careful and newest == MIN_TIME and not source.injector.in_turn
+            return min(share, _LOOK) if look else share
         if newest == MIN_TIME:
-            return min(share, _SMALLEST_SHARE)
+            return min(share, _LOOK)
+        if source.name in self.behind and newest == min(partitions[other].newest for other in ready):
+            return min(share, max(self._up_to_ceiling(source, name, newest), _SMALLEST_SHARE))
         if newest < self.ceiling:
-            span = self.spans.get((source, name), 0.0)
-            allowed = int((self.ceiling - newest) / span) if span > 0 else share
-            return min(share, max(allowed, _SMALLEST_SHARE))
-        if newest == min(partitions[other].newest for other in ready):
-            return min(share, _SMALLEST_SHARE)
+            return min(share, max(self._up_to_ceiling(source, name, newest), 1))
         self.held_back = True
         return 0
+
+    def _up_to_ceiling(self, source: Source, name: str, newest: int) -> int:
+        span = self.spans.get((source.name, name))
+        if span is None:
+            return _LEARN
+        return int((self.ceiling - newest) / span) if span > 0 else MAX_TIME
 
 
 def choose_ranges(
@@ -70,12 +81,13 @@ def choose_ranges(
     tasks: int,
     unsplit: int,
     skew: SkewLimit,
+    turns: Mapping[tuple[SourceName, str], int] | None = None,
 ) -> list[Range]:
     """Takes a share of the partitions that have something, about ``bound`` records in all.
 
     More than ``unsplit`` records are dealt out evenly, so that all tasks end at about the same time, and
     one big partition uses every task. The pieces of a partition go to tasks in order: receivers keep the
-    order of tasks, hence of its records.
+    order of tasks, hence of its records. ``turns`` says when each partition was last read.
     """
     ready = {source.name: _ready(source, polled[source.name], partitions[source.name]) for source in sources}
     # Who catches up gets twice the share of the others, so that it does even where they never rest.
@@ -86,11 +98,11 @@ def choose_ranges(
     total = 0
     for source in sources:
         left = max(bound * shares.get(source.name, 0) // sum(shares.values()), 1)
-        for name, share in _shares(source, ready[source.name], partitions[source.name], left):
+        for name, share in _shares(source, ready[source.name], partitions[source.name], left, turns or {}):
             if left <= 0:
                 break
             if not source.reader:
-                share = skew.share(source.name, name, partitions[source.name], ready[source.name], share)
+                share = skew.share(source, name, partitions[source.name], ready[source.name], share)
             if not share:
                 continue
             start = partitions[source.name][name].offset
@@ -131,10 +143,15 @@ def _ready(source: Source, poll: Poll, partitions: Mapping[str, Partition]) -> l
 
 
 def _shares(
-    source: Source, ready: list[str], partitions: Mapping[str, Partition], bound: int
+    source: Source,
+    ready: list[str],
+    partitions: Mapping[str, Partition],
+    bound: int,
+    turns: Mapping[tuple[SourceName, str], int],
 ) -> list[tuple[str, int]]:
     """Which partitions are read, and how much of each.
 
+    Where an epoch has no room for all of them, those go first that have not been read for the longest time.
     Where the watermark follows timestamps, those that are furthest behind go first: reading ahead in the
     others would only fill the store with windows that the watermark cannot close. One whose time is not
     known yet, and of which the injector does not know it, is looked into.
@@ -146,7 +163,8 @@ def _shares(
         return [(name, bound) for name in ready]
     if injector.slack is None:
         share = max(bound // len(ready), _SMALLEST_SHARE)
-        return [(name, share) for name in ready]
+        longest_ago = sorted(ready, key=lambda name: turns.get((source.name, name), 0))
+        return [(name, share) for name in longest_ago]
     newest = {name: _newest(injector, name, partitions[name]) for name in ready}
     fresh = [name for name in ready if newest[name] == MIN_TIME]
     known = [name for name in ready if newest[name] != MIN_TIME]

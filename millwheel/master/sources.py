@@ -35,6 +35,9 @@ class Sources:
         self._polled: dict[SourceName, Poll] = {}
         self._active: dict[tuple[SourceName, str], int] = {}
         self._jumped = 0
+        self._turn = 0
+        self._turns: dict[tuple[SourceName, str], int] = {}
+        """By partition: when it was last read, in turns of `choose`."""
         self._spans: dict[tuple[SourceName, str], float] = {}
         self._exhausted = False
         names = [variant(source.name, p) for source in sources for p in (EXACT, *percentiles)]
@@ -174,17 +177,29 @@ class Sources:
             default=MIN_TIME,
         )
 
-    def choose(self, bound: int, tasks: int, unsplit: int, ceiling: int) -> list[Range]:
+    def choose(
+        self, bound: int, tasks: int, unsplit: int, ceiling: int, *, careful: bool = False
+    ) -> list[Range]:
         """What the next epoch reads; nothing newer than ``ceiling``, as far as that can be known."""
-        skew = SkewLimit(ceiling, self._spans)
+        skew = SkewLimit(ceiling, self._spans, self._furthest_behind(), careful)
         # One after the other catches up. Who has nearly done so does it while the others wait, for about
         # an epoch: then all stand at the same offsets.
         reader, gap = next((entry for entry in self._gaps().items() if entry[1]), ("", 0))
         wanted = {reader} if 0 < gap <= bound else {reader, ""}
         sources = [source for source in self._sources if source.reader in wanted]
-        ranges = choose_ranges(sources, self._polled, self._partitions, bound, tasks, unsplit, skew)
+        ranges = choose_ranges(
+            sources, self._polled, self._partitions, bound, tasks, unsplit, skew, self._turns
+        )
         self.held_back = skew.held_back
+        self._turn += 1
+        self._turns |= {(item.source, item.partition): self._turn for item in ranges}
         return ranges
+
+    def _furthest_behind(self) -> set[SourceName]:
+        """The injectors with the lowest watermark."""
+        marks = {s.name: self.watermarks[s.name] for s in self._sources if not s.reader}
+        lowest = min(marks.values(), default=MAX_TIME)
+        return {name for name, mark in marks.items() if mark == lowest}
 
     def size(self, ranges: Iterable[Range]) -> int:
         """About how many records ranges hold."""

@@ -96,3 +96,25 @@ def test_a_little_too_much_is_not_cut_off() -> None:
 
 def test_few_records_are_for_one_task() -> None:
     assert {item.task for item in _ranges(_Sized([1_000] * 3), 3_000, 4)} == {0}
+
+
+class _Many(_Sized):
+    """Partitions side by side, whose watermark follows nothing."""
+
+    in_turn = False
+
+
+def test_partitions_without_slack_are_all_read_however_little_room_an_epoch_has() -> None:
+    from millwheel.master.sources import Sources
+
+    injector, name = _Many([1_000_000] * 20), SourceName("in")
+    sources = Sources([Source(name, injector)], {}, {})
+    read: Counter[str] = Counter()
+    for _ in range(200):
+        sources.poll(0)
+        ranges = sources.choose(500, 2, 4_000, mw.MAX_TIME)
+        for item in ranges:
+            read[item.partition] += item.end - (item.start or 0)
+            sources._partitions[name][item.partition].offset = item.end
+    assert len(read) == 20
+    assert max(read.values()) <= 2 * min(read.values())
