@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
 from millwheel.sample import add_sample_command
 from millwheel.store.commands import add_store_commands
+from millwheel.tracebacks import brief
 from millwheel.version import VERSION
 from millwheel.watch.commands import add_commands
 from millwheel.zeitgeist import command as zeitgeist
@@ -37,11 +39,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 2
+    if getattr(options, "verbose", False):
+        os.environ.setdefault("MILLWHEEL_SPARK_LOG", "WARN")
+        logging.basicConfig(level=logging.INFO)
     try:
         status: int = options.call(options)
         return status
     except MillWheelError as error:
-        print(f"millwheel: {error}", file=sys.stderr)
+        print(f"millwheel: {brief(error)}", file=sys.stderr)
         return 1
     except _Terminated:
         return 128 + signal.SIGTERM
@@ -128,9 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
 
-    zeitgeist.add_command(commands).set_defaults(
-        call=lambda options: zeitgeist.call(options, _until_interrupted)
-    )
+    found = zeitgeist.add_command(commands)
+    found.set_defaults(call=lambda options: zeitgeist.call(options, _until_interrupted))
+    for each in (demo, command, found):
+        each.add_argument("--verbose", action="store_true", help="show the log, and Spark's own lines")
     add_commands(commands, load_pipeline)
     add_asking_commands(commands, load_factory)
     add_store_commands(commands, _export)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from millwheel import tracebacks
 from millwheel.errors import PipelineError
 from millwheel.master.balancer import Balancer
 from millwheel.master.clock import WallClock
@@ -16,7 +17,7 @@ from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots, shard_count
 from millwheel.master.job import SLOW_AFTER, Job
-from millwheel.master.progress import Progress
+from millwheel.master.progress import Progress, place
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
@@ -42,25 +43,6 @@ _TARGET_TO_THE_END = 3.0
 _LONGEST = 5.0
 """Seconds, while there is a backlog: see `Sizer`."""
 
-_OPTIONS = {
-    "slots": "in how many pieces the key space is worked on at once (default: Spark's parallelism)",
-    "target": "seconds that a full epoch is to take (default: 1, with a backlog up to 5; 3 for a run that "
-    "ends by itself)",
-    "due_limit": "keys with due timers that an interval takes up in one epoch (default: 100,000)",
-    "step_budget": "seconds after which a step leaves its records to the next epoch (default: 1, or target)",
-    "compact_below": "epochs of at most so many records run in one task (default: 4,000)",
-    "max_skew": "how far records may be read ahead of the slowest low watermark, in microseconds",
-    "cache": "bytes of the store that an executor keeps (default: 64 MB for PostgreSQL, none for LMDB)",
-    "balance": "whether key intervals follow the load: move, split and merge (default: yes)",
-    "slow_after": "seconds after which a hook that has not returned is named in log and status (default: 30)",
-    "takeover": "whether to take the store from a driver that still holds it (default: no)",
-    "watch": "whether the last minutes are noted in the store, for those who look (default: yes)",
-    "trace": "whether each epoch becomes an OpenTelemetry span (default: no)",
-    "ui": "serves a page: a port, on this machine alone, or an address such as '0.0.0.0:8080'",
-    "ui_token": "what a browser must know to see the page (default: a random one, if it listens wider)",
-    "progress": "whether to show a line of progress (default: if stderr is a terminal)",
-}
-
 
 def run(
     pipeline: Pipeline,
@@ -68,13 +50,49 @@ def run(
     store: str | os.PathLike[str],
     spark: SparkSession | None = None,
     close: bool = True,
-    **options: Any,
+    slots: int | None = None,
+    target: float | None = None,
+    due_limit: int | None = None,
+    step_budget: float | None = None,
+    compact_below: int | None = None,
+    max_skew: int | None = None,
+    cache: int | None = None,
+    balance: bool = True,
+    slow_after: float = SLOW_AFTER,
+    takeover: bool = False,
+    watch: bool = True,
+    trace: bool = False,
+    ui: int | str | None = None,
+    ui_token: str | None = None,
+    progress: bool | None = None,
+    **unknown: Any,
 ) -> Report:
     """Runs a pipeline until its injectors are exhausted and everything is drained.
 
-    With ``close=False`` it ends as soon as what was there is processed, and leaves windows, timers and holds
-    as they are: event time goes on in the next run.
+    Args:
+        pipeline: What is run.
+        store: A path (LMDB), a URL such as ``postgresql://host/database``, or ``memory:``.
+        spark: The session to run in; by default the active one, or a new one on this machine.
+        close: False: end as soon as what was there is processed, and leave windows, timers and holds as they
+            are; event time goes on in the next run.
+        slots: In how many pieces the key space is worked on at once; by default Spark's parallelism.
+        target: Seconds that a full epoch is to take; by default 3, in `start` 1, with a backlog up to 5.
+        due_limit: Keys with due timers that an interval takes up in one epoch; by default 100,000.
+        step_budget: Seconds after which a step leaves its records to the next epoch; by default 1, or target.
+        compact_below: Epochs of at most so many records run in one task; by default 4,000.
+        max_skew: Microseconds that records may be read ahead of the slowest low watermark.
+        cache: Bytes of the store that an executor keeps; by default 64 MB for PostgreSQL, none for LMDB.
+        balance: Whether key intervals follow the load: move, split and merge.
+        slow_after: Seconds after which a hook that has not returned is named in log, status and page.
+        takeover: Whether to take the store from a driver that still holds it.
+        watch: Whether the last minutes are noted in the store, for the page and `millwheel top`.
+        trace: Whether each epoch becomes an OpenTelemetry span.
+        ui: Serves a page: a port, on this machine alone, or an address such as ``"0.0.0.0:8080"``.
+        ui_token: What a browser must know to see the page; by default a random one, if it listens wider.
+        progress: Whether to show progress; by default in a terminal, in a notebook, and every ten seconds
+            elsewhere for a run that ends by itself.
     """
+    options = _given(locals())
     job = _launch(pipeline, store, spark, options, follow=False, close=close)
     try:
         report = job.wait()
@@ -104,10 +122,37 @@ def start(
     *,
     store: str | os.PathLike[str],
     spark: SparkSession | None = None,
-    **options: Any,
+    slots: int | None = None,
+    target: float | None = None,
+    due_limit: int | None = None,
+    step_budget: float | None = None,
+    compact_below: int | None = None,
+    max_skew: int | None = None,
+    cache: int | None = None,
+    balance: bool = True,
+    slow_after: float = SLOW_AFTER,
+    takeover: bool = False,
+    watch: bool = True,
+    trace: bool = False,
+    ui: int | str | None = None,
+    ui_token: str | None = None,
+    progress: bool | None = None,
+    **unknown: Any,
 ) -> Job:
-    """Starts a pipeline that keeps running until it is stopped."""
-    return _launch(pipeline, store, spark, options, follow=True)
+    """Starts a pipeline that keeps running until it is stopped. The options are those of `run`."""
+    return _launch(pipeline, store, spark, _given(locals()), follow=True)
+
+
+_NO_OPTIONS = ("pipeline", "store", "spark", "close", "unknown")
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The options among the arguments of a call, without those that were left open."""
+    if arguments["unknown"]:
+        known = ", ".join(name for name in arguments if name not in _NO_OPTIONS)
+        unknown = ", ".join(sorted(arguments["unknown"]))
+        raise PipelineError(f"unknown option {unknown}; there are {known}: see help(millwheel.run)")
+    return {name: value for name, value in arguments.items() if name not in _NO_OPTIONS and value is not None}
 
 
 def _launch(
@@ -119,10 +164,7 @@ def _launch(
     follow: bool,
     close: bool = True,
 ) -> Job:
-    unknown = options.keys() - _OPTIONS
-    if unknown:
-        known = "\n".join(f"  {name}: {text}" for name, text in _OPTIONS.items())
-        raise PipelineError(f"unknown option {', '.join(sorted(unknown))}; there are\n{known}")
+    tracebacks.install()
     if not isinstance(pipeline, Pipeline):
         raise PipelineError(f"a millwheel.Pipeline is run, not {pipeline!r}")
     graph = build(pipeline)
@@ -185,8 +227,8 @@ def _launch(
         discard()
         raise
 
-    show = options.get("progress", sys.stderr.isatty())
-    progress = Progress(sys.stderr) if show else None
+    out = place(options.get("progress"), bounded=not follow)
+    progress = Progress(out, bounded=not follow) if out is not None else None
     job = Job(
         driver,
         executor,
@@ -194,7 +236,7 @@ def _launch(
         on_close=discard,
         progress=progress,
         rebuild=drive,
-        slow_after=_slow_after(options.get("slow_after", SLOW_AFTER)),
+        slow_after=_slow_after(options["slow_after"]),
     )
     job.ui = page
     job.view = lambda: look(store, time.time_ns() // 1000)

@@ -31,6 +31,7 @@ _SHORTEST_WAIT = 0.002  # seconds between polls right after there was work
 _LONGEST_WAIT = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
 _MICROSECONDS = 1e6
 _PATIENCE = 30.0  # seconds for the epoch that a stop finds: six times what one may take under a backlog
+_SHOWN_EVERY = 1.0  # seconds between updates in a notebook
 _FAREWELL = 2.0  # seconds in which a signal to all processes reaches this one too
 
 SLOW_AFTER = 30.0
@@ -127,6 +128,34 @@ class Job:
         self._raise()
         with self._lock:
             return replace(self._report, slow=list(self._watchdog.slow))
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it, as of now."""
+        from millwheel.master.html import job_html
+
+        running = self._thread.is_alive()
+        state = "running" if running else "failed" if self._error is not None else "ended"
+        try:
+            recent = self.view().recent if running and self.view is not None else []
+        except MillWheelError:  # it ends at this moment
+            recent = []
+        with self._lock:
+            report = replace(self._report, slow=list(self._watchdog.slow))
+        return job_html(report, state, recent, self.ui)
+
+    def _ipython_display_(self) -> None:
+        """Shows it in a notebook, and updates it in place as long as it runs."""
+        from millwheel.master.html import notebook_display
+
+        shown = notebook_display()
+        handle = shown.display(shown.HTML(self._repr_html_()), display_id=True)
+
+        def update() -> None:
+            while self._thread.is_alive():
+                self._thread.join(_SHOWN_EVERY)
+                handle.update(shown.HTML(self._repr_html_()))
+
+        threading.Thread(target=update, name="millwheel-notebook", daemon=True).start()
 
     def explain_watermark(self, computation: str) -> Explanation:
         """Why a computation's low watermark stands where it stands."""

@@ -1,47 +1,177 @@
-"""A line of progress on a terminal."""
+"""How far a run is: a line that a terminal rewrites, a line every ten seconds elsewhere, a notebook's bar."""
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TextIO
+from collections.abc import Callable
+from html import escape
+from typing import Any, Protocol, TextIO
 
 from millwheel.master.driver import Driver
+from millwheel.master.html import notebook_display
 from millwheel.master.status import Report
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 
-_EVERY = 0.25  # seconds: often enough to look alive, seldom enough to cost nothing
+_IN_PLACE = 0.25  # seconds: often enough to look alive, seldom enough to cost nothing
+_BY_LINE = 10.0  # seconds: a log is to stay readable
 
 
-class Progress:
-    """Rewrites one line: epochs, records in a second, and how far the watermark is behind."""
+class Out(Protocol):
+    """Where progress is shown."""
+
+    every: float
+    """Seconds between two updates."""
+
+    def show(self, text: str, done: float | None) -> None:
+        """Shows a line, and which part of the work is done, if that is known."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class Terminal:
+    """Rewrites one line."""
+
+    every = _IN_PLACE
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._last = 0.0
-        self._records = 0
         self._shown = False
 
-    def show(self, report: Report, driver: Driver) -> None:
-        """Shows a report, unless the last one is still fresh."""
-        now = time.monotonic()
-        if now - self._last < _EVERY:
-            return
-        rate = (report.records_in - self._records) / (now - self._last) if self._last else 0.0
-        self._last, self._records = now, report.records_in
-        lowest = min(report.low_watermarks.values(), default=MAX_TIME)
-        text = (
-            f"{report.pipeline}: epoch {driver.epoch:,}  {report.records_in:,} records"
-            f"  {rate:,.0f}/s  watermark {_lag(lowest, driver.now())}"
-        )
+    def show(self, text: str, done: float | None) -> None:
         self._out.write(f"\r\x1b[K{text}")
         self._out.flush()
         self._shown = True
 
     def close(self) -> None:
-        """Leaves the line."""
         if self._shown:
             self._out.write("\n")
             self._out.flush()
+
+
+class Lines:
+    """Writes a line now and then: to a file, a pipe, a log."""
+
+    every = _BY_LINE
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def show(self, text: str, done: float | None) -> None:
+        try:
+            self._out.write(f"{text}\n")
+            self._out.flush()
+        except (OSError, ValueError):  # nobody reads it any more: the run goes on
+            pass
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Notebook:
+    """A bar that is updated in place."""
+
+    every = 0.5
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str, done: float | None) -> None:
+        shown = notebook_display()
+        bar = "<progress></progress>" if done is None else f'<progress max="1" value="{done:.4f}"></progress>'
+        made = shown.HTML(f"<div>{bar} <code>{escape(text)}</code></div>")
+        if self._handle is None:
+            self._handle = shown.display(made, display_id=True)
+        else:
+            self._handle.update(made)
+
+    def close(self) -> None:
+        """The last state stays."""
+
+
+class Progress:
+    """Shows reports of a run, as often as the place wants them."""
+
+    def __init__(
+        self, out: Out, *, bounded: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out = out
+        self._bounded = bounded
+        self._clock = clock
+        self._began: float | None = None
+        self._last = 0.0
+        self._records = 0
+
+    def show(self, report: Report, driver: Driver) -> None:
+        """Shows a report, unless the last one is still fresh."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+            if self._out.every > _IN_PLACE * 2:  # not a line for a run that is over at once
+                self._last = now
+        if now - self._last < self._out.every:
+            return
+        rate = (report.records_in - self._records) / (now - self._last) if self._last else 0.0
+        self._last, self._records = now, report.records_in
+        done = fraction(report) if self._bounded else None
+        self._out.show(line(report, rate, driver.now(), done, now - self._began), done)
+
+    def close(self) -> None:
+        """Leaves the line."""
+        self._out.close()
+
+
+def fraction(report: Report) -> float | None:
+    """Which part of the records is read; None before anything is known of them."""
+    known = report.records_in + sum(report.lag.values())
+    return report.records_in / known if known else None
+
+
+def line(report: Report, rate: float, now: int, done: float | None, seconds: float) -> str:
+    """One line: how far it is, how fast, and what went aside.
+
+    >>> line(Report("p", epochs=2, records_in=50), 10.0, 0, 0.25, 5.0)
+    'p: 25%, 15 s left  epoch 2  50 records  10/s  watermark at its end'
+    """
+    parts = []
+    if done is not None:
+        left = f", {_span(seconds * (1 - done) / done)} left" if 0 < done < 1 else ""
+        parts.append(f"{done:.0%}{left}")
+    parts += [f"epoch {report.epochs:,}", f"{report.records_in:,} records", f"{rate:,.0f}/s"]
+    parts.append(f"watermark {_lag(min(report.low_watermarks.values(), default=MAX_TIME), now)}")
+    aside = {
+        "late": sum(report.late.values()),
+        "dropped": sum(report.dropped.values()),
+        "diverted": sum(report.diverted.values()) + sum(report.failed.values()) + report.input_errors,
+    }
+    parts += [f"{count:,} {name}" for name, count in aside.items() if count]
+    return f"{report.pipeline}: {'  '.join(parts)}"
+
+
+def place(wanted: bool | None, *, bounded: bool, out: TextIO | None = None) -> Out | None:
+    """Where progress goes: as wanted, or where somebody would see it."""
+    out = sys.stderr if out is None else out
+    if wanted is False or out is None:
+        return None
+    if in_notebook():
+        return Notebook()
+    if out.isatty():
+        return Terminal(out)
+    # What keeps running writes no line every ten seconds for ever, unless it is asked to.
+    return Lines(out) if wanted or bounded else None
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _span(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6_000 else f"{seconds / 3600:.1f} h"
 
 
 def _lag(watermark: int, now: int) -> str:
@@ -52,4 +182,6 @@ def _lag(watermark: int, now: int) -> str:
     seconds = (now - watermark) / SECOND
     if abs(seconds) < 3600:
         return f"{seconds:.1f} s behind"
-    return f"{seconds / 3600:,.1f} h behind"
+    if abs(seconds) < 2 * 86_400:
+        return f"{seconds / 3600:,.1f} h behind"
+    return f"{seconds / 86_400:,.0f} days behind"

@@ -92,6 +92,12 @@ class Report:
     slow: list[Note] = field(default_factory=list, compare=False)
     """The hooks in which the epoch that runs has been for longer than ``slow_after``."""
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        from millwheel.master.html import report_html
+
+        return report_html(self)
+
     def __str__(self) -> str:
         lines = [f"{self.pipeline}: {self.epochs:,} epochs, {self.records_in:,} records in"]
         for name, low in self.low_watermarks.items():
