@@ -252,7 +252,7 @@ class Files(Injector):
         if path is not None:
             return path
         if not start and os.path.exists(identity.path):
-            return identity.path  # none of it is committed: it may have been mended
+            return identity.path  # none of it is committed: it may have been fixed
         raise InputError(
             f"the file {identity.path} was removed, or changed where it was read already, before it was read "
             f"to its end, and nothing that matches {self._pattern} is it: bring it back (this is the host "

@@ -67,7 +67,7 @@ class Folder:
         found = self._found()
         if not found and not self._may_grow:
             raise InputError(
-                f"no file matches {self._pattern}: mend the pattern, or follow it (follow=True) "
+                f"no file matches {self._pattern}: fix the pattern, or follow it (follow=True) "
                 "to wait for files"
             )
         for path in self._match(found):

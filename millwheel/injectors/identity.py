@@ -86,7 +86,7 @@ class Identity(NamedTuple):
 def identify(path: str, stat: os.stat_result, end: int, lines: int | None) -> Identity:
     """The identity of a file that has at least ``end`` bytes, by its first ``lines`` (None: it has none).
 
-    Of a log the first line is enough, and what comes behind it may be mended as long as it is not read.
+    Of a log the first line is enough, and what comes behind it may be fixed as long as it is not read.
     """
     with open(path, "rb", buffering=0) as file:
         data = file.read(min(end, _LONGEST))

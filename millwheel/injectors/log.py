@@ -41,7 +41,7 @@ class Log:
             os.chmod(path, 0o600)
         self._begin = found[-1][0] if found else 0
         self._file = self._open()
-        self._mend(self._path())
+        self._drop_half_line(self._path())
         self._written = self.durable = self._begin + os.fstat(self._file.fileno()).st_size
         self._released = found[0][0] if found else 0
         self._failures = 0
@@ -57,7 +57,7 @@ class Log:
     def _path(self) -> Path:
         return self._folder / f"{self._begin:020d}.jsonl"
 
-    def _mend(self, path: Path) -> None:
+    def _drop_half_line(self, path: Path) -> None:
         """Drops a last line that was not written to its end: nobody was told that it was."""
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -77,7 +77,8 @@ class _Spooled(Injector):
     def begin(self, origin: str, name: str) -> None:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         self._spool = self._given or state / "millwheel" / "spool" / origin / folder_name(name)
-        self._spool.mkdir(parents=True, exist_ok=True)
+        # Of the user alone by default; one that was given is for whoever runs the workers, too.
+        self._spool.mkdir(mode=0o700 if self._given is None else 0o777, parents=True, exist_ok=True)
         parts = self._spool / "partitions"
         if not parts.exists():
             count = self._frame.sparkSession.sparkContext.defaultParallelism

@@ -43,7 +43,7 @@ class Segments:
             if state.get("origin") == origin:
                 self._number, self._length = state["number"], state["length"]
                 self._through = state["through"]
-                self._mend(epoch)
+                self._complete(epoch)
             else:
                 self._staging.drop()
                 self._number, self._length, self._through = self._last() + 1, 0, epoch
@@ -53,7 +53,7 @@ class Segments:
         found = [_NAME.fullmatch(name) for name in os.listdir(self._folder)]
         return max((int(match[1]) for match in found if match), default=0)
 
-    def _mend(self, epoch: int) -> None:
+    def _complete(self, epoch: int) -> None:
         """Makes of the last file what it must be, without touching what is right in it."""
         data = self._staged(epoch)
         if data:

@@ -124,7 +124,7 @@ class Injection:
         if source.injector.errors != "divert":
             raise InputError(
                 f"stream {source.stream!r}, partition {item.partition!r}: {first.message}: "
-                f'{shorten(first.value)}; mend the input, or give the injector errors="divert" to have '
+                f'{shorten(first.value)}; fix the input, or give the injector errors="divert" to have '
                 f"such input on the stream {source.stream + ERRORS_SUFFIX!r}"
             )
         self.report.input_errors += 0 if source.reader else len(found)  # counted when they first came

@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors import Files, Kafka, Records
-from millwheel.injectors.units import Unit, to_time
+from millwheel.injectors.units import Unit, check_first, to_time
 from millwheel.model.injector import Injector
 from millwheel.model.record import Record
 
@@ -67,6 +67,8 @@ def _table(text: str, columns: Columns) -> Injector:
         else:
             time = to_time(moment, columns.unit, columns.time, text=False)
         records.append(Record(value=value, timestamp=time))
+    if columns.unit is None and not dict(frame.dtypes)[columns.time].startswith(("timestamp", "date")):
+        check_first([record.timestamp for record in records], columns.time, f"the table {text!r}")
     return Records(records)
 
 

@@ -157,9 +157,7 @@ class TestMistakes:
             Files("*.jsonl", timestamp="t", **options)
 
     def test_no_file_that_matches_says_so_with_the_pattern_and_what_to_do(self, tmp_path: Path) -> None:
-        with pytest.raises(
-            mw.InputError, match=r"no file matches .*/nothing-\*\.jsonl: mend the pattern, or"
-        ):
+        with pytest.raises(mw.InputError, match=r"no file matches .*/nothing-\*\.jsonl: fix the pattern, or"):
             opened(Files(tmp_path / "nothing-*.jsonl", timestamp="t")).poll()
 
     def test_a_folder_is_no_file(self, tmp_path: Path) -> None:

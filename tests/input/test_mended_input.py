@@ -38,7 +38,7 @@ class Runs:
 def stopped(tmp_path: Path) -> Runs:
     """A run that a bad line has stopped."""
     runs = Runs(write(tmp_path / "a.jsonl", GOOD + "oops\n" + BEHIND))
-    with pytest.raises(mw.InputError, match="mend the input"):
+    with pytest.raises(mw.InputError, match="fix the input"):
         runs.run()
     return runs
 

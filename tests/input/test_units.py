@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,3 +181,18 @@ def test_rows_of_spark_are_checked(spark: SparkSession, tmp_path: Path) -> None:
     p.inject("in", mw.injectors.SparkTable(frame, timestamp="t", spool=tmp_path / "spool"))
     with pytest.raises(mw.InputError, match='give unit="ms"'):
         mw.run(p, store=tmp_path / "store", spark=spark)
+
+
+@pytest.mark.spark
+def test_the_default_spool_is_the_user_s_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    injector = mw.injectors.SparkTable(spark.range(3), timestamp="id")
+    old = os.umask(0o022)
+    try:
+        injector.begin("a store", "in")
+    finally:
+        os.umask(old)
+    (spool,) = tmp_path.glob("millwheel/spool/*/*")
+    assert stat.S_IMODE(spool.stat().st_mode) == 0o700

@@ -60,6 +60,14 @@ def test_values_in_a_table(tmp_path: Path, spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+def test_times_of_a_table_in_another_unit_are_an_error_that_names_it(spark: SparkSession) -> None:
+    spark.createDataFrame([(1_611_873_241_000,)], "time long").createOrReplaceTempView("in_ms")
+    with pytest.raises(InputError, match=r"the table 'table:in_ms'.*give unit=\"ms\""):
+        open_source("table:in_ms", Columns())
+    assert open_source("table:in_ms", Columns(unit="us")) is not None
+
+
+@pytest.mark.spark
 def test_counts_in_a_topic(tmp_path: Path, spark: SparkSession, kafka: Broker) -> None:
     rows = []
     for second in range(60):
