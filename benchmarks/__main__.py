@@ -28,6 +28,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "start": 600,
     "growth": 4_500,
     "dedup": 900,
+    "in_order": 600,
     "cache": 1_200,
     "overhead": 1_200,
     "looking": 600,
@@ -131,6 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--minutes", type=float, default=25.0, help="of the long run at most (default: 25)")
     command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     add("dedup", "five million record IDs in one interval")
+    command = add("in_order", "windowed counts with in_order=True and without, in turns")
+    command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
     add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
     command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")

@@ -242,6 +242,15 @@ def _dedup(result: dict[str, Any]) -> str:
     )
 
 
+def _in_order(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, f"{case['plain']:.2f}", f"{case['in_order']:.2f}", f"{case['ratio']:.2f}"]
+        for name, case in result["cases"].items()
+    ]
+    said = f"CPU time, median of the turns; the goal is {result['target']:g} times."
+    return "\n\n".join([markdown(["", "µs a record", "in order", "ratio"], rows), said])
+
+
 def _looking(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
         [
@@ -342,6 +351,7 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "cache": _cache,
     "timers": _timers,
     "dedup": _dedup,
+    "in_order": _in_order,
     "looking": _looking,
     "nab": _nab,
     "field": _field,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -36,8 +37,6 @@ class Ordered:
         """The positions of those that are not."""
         self.late: set[int] = set(arrivals.late)
         """The positions of late ones that are handed over."""
-        self.refused = 0
-        """How many were duplicates, or were put aside because they were late."""
 
     def admit(
         self,
@@ -54,18 +53,20 @@ class Ordered:
         oldest, newest = min(timestamps), max(timestamps)
         if digests is None and oldest >= before and is_due(newest, bound):
             return  # as most are, where the watermark follows closely
+        limit = bound if bound < MAX_TIME else _NEVER
+        if digests is None and oldest >= before:
+            self._due = [position for position, time in enumerate(timestamps) if time < limit]
+            self.waiting = [position for position, time in enumerate(timestamps) if time >= limit]
+            return
         known = {position for part in old for position in part}
         fresh = [position for position in range(len(timestamps)) if position not in known]
-        count = len(fresh)
         if digests is not None:
             fresh = without_duplicates(digests, arrivals.streams, fresh)
         if oldest < before:
             fresh = [position for position in fresh if self._takes(position, takes_late)]
-        self.refused = count - len(fresh)
         every = sorted([*known, *fresh]) if known else fresh
-        self._due = [position for position in every if is_due(timestamps[position], bound)]
-        if len(self._due) < len(every):
-            self.waiting = [position for position in every if not is_due(timestamps[position], bound)]
+        self._due = [position for position in every if timestamps[position] < limit]
+        self.waiting = [position for position in every if timestamps[position] >= limit]
 
     def _takes(self, position: int, takes_late: Callable[[Record], bool]) -> bool:
         arrivals = self._arrivals
@@ -86,10 +87,10 @@ class Ordered:
         if self._due is None:
             found = arrivals.by_key(part)
         else:
-            found = {}
-            keys, due = arrivals.keys, self._due
-            for position in due[bisect_left(due, part.start) : bisect_left(due, part.stop)]:
-                found.setdefault(keys[position], []).append(position)
+            mine = self._due[bisect_left(self._due, part.start) : bisect_left(self._due, part.stop)]
+            found = defaultdict(list)
+            lists = map(found.__getitem__, map(arrivals.keys.__getitem__, mine))
+            deque(map(list.append, lists, mine), maxlen=0)  # a loop without a line
         time_of = arrivals.timestamps.__getitem__
         for mine in found.values():
             if len(mine) > 1:
@@ -108,7 +109,35 @@ class Ordered:
             arrivals.json,
         )
         with_ids = arrivals.ids is not None or bool(arrivals.old_ids)
+        only = arrivals.only_stream() or ""
+        lazy = json is not None and not arrivals.decoded
+        plain = bool(only) and not with_ids and not late and (json is None or lazy)
+        given: list[Any] = json if lazy and json is not None else values
+        time_of = timestamps.__getitem__
         new = Record.__new__
+
+        def run_plain(key: str, piece: list[int], first: int) -> int:
+            """Records of one stream, on time and without IDs: 1.2 times without order, not 1.4 (in_order)."""
+            timers, wall = context.timers, context.wall
+            for value, timestamp in zip(map(given.__getitem__, piece), map(time_of, piece), strict=True):
+                if first <= timestamp:
+                    fire(timers, wall, timestamp)
+                    first = _first(timers, wall, now)
+                    context.changed = False
+                record = new(Record)  # its constructor would set what most hooks do not ask for
+                if lazy:
+                    record._json = value
+                else:
+                    record.value = value
+                record.key = key
+                record.stream = only
+                record.timestamp = timestamp
+                context.hand = record
+                hook(record)
+                if context.changed:
+                    first = _first(timers, wall, now)
+                    context.changed = False
+            return first
 
         def run_records(key: str, mine: list[int]) -> int:
             timers, wall = context.timers, context.wall
@@ -122,13 +151,16 @@ class Ordered:
                 piece = mine if whole else mine[reached : reached + budget.left]
                 reached += len(piece)
                 budget.left -= len(piece)
+                if plain:
+                    first = run_plain(key, piece, first)
+                    continue
                 for position in piece:
                     timestamp = timestamps[position]
                     if first <= timestamp:
                         fire(timers, wall, timestamp)
                         first = _first(timers, wall, now)
                         context.changed = False
-                    record = new(Record)  # its constructor would set what most hooks do not ask for
+                    record = new(Record)
                     text = json[position] if json is not None else None
                     if text is None:
                         record.value = values[position]

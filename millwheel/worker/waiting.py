@@ -161,7 +161,8 @@ def is_due(timestamp: int, watermark: int) -> bool:
 
 
 def _waiters(arrivals: Arrivals, positions: Sequence[int], late: set[int]) -> Waiters:
-    ids = [arrivals.id(i) for i in positions]
+    with_ids = arrivals.ids is not None or bool(arrivals.old_ids)
+    ids = [arrivals.id(i) for i in positions] if with_ids else []
     json = arrivals.json
     lines = None if json is None else [json[i] for i in positions]
     all_json = lines is not None and None not in lines
@@ -187,6 +188,14 @@ def _without(positions: Sequence[int], spans: Iterable[tuple[int, int]]) -> list
 
 
 def _by_tablet(arrivals: Arrivals, positions: Sequence[int]) -> dict[int, list[int]]:
+    parts = arrivals.parts()
+    if len(parts) > 1:  # laid out by tablet
+        cuts = {
+            t: (bisect_left(positions, p.start), bisect_left(positions, p.stop)) for t, p in parts.items()
+        }
+        return {
+            t: list(positions[low:high]) for t, (low, high) in cuts.items() if t is not None and low < high
+        }
     found: dict[int, list[int]] = {}
     for position, tablet in zip(positions, tablets_of([arrivals.keys[i] for i in positions]), strict=True):
         found.setdefault(tablet, []).append(position)

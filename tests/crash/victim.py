@@ -82,7 +82,21 @@ class Regions(mw.Computation):
         self.produce("regions", value, timestamp=timer.timestamp - 1)
 
 
-def pipeline(source: Path, output: Path) -> mw.Pipeline:
+class Follows(mw.Computation):
+    """Tells of every record of a region that comes out of order, and of how many came by each second."""
+
+    def process_record(self, record: mw.Record) -> None:
+        if record.timestamp < self.state.get("last", 0):
+            self.produce("followed", ["out of order", record.timestamp])
+        self.state["last"] = record.timestamp
+        self.state["n"] = self.state.get("n", 0) + 1
+        self.set_timer("second", (record.timestamp // mw.SECOND + 1) * mw.SECOND)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self.produce("followed", self.state["n"])
+
+
+def pipeline(source: Path, output: Path, *, in_order: bool = False) -> mw.Pipeline:
     """Two levels: by query, then by region."""
     p = mw.Pipeline("victim")
     p.inject(
@@ -90,6 +104,9 @@ def pipeline(source: Path, output: Path) -> mw.Pipeline:
     )
     p.add(Windower(), inputs={"queries": mw.by("query")}, outputs=["windows"])
     p.add(Regions(), inputs={"windows": mw.by("region")}, outputs=["regions"])
+    if in_order:
+        p.add(Follows(), inputs={"queries": mw.by("region")}, outputs=["followed"], in_order=True)
+        p.sink("followed", mw.sinks.JsonLines(output / "followed"))
     p.sink("windows", mw.sinks.JsonLines(output / "windows"))
     p.sink("regions", mw.sinks.JsonLines(output / "regions"))
     return p
@@ -108,7 +125,8 @@ def main() -> None:
         Windower.strong_productions = Regions.strong_productions = False
     local_session(options.pop("master", None))
     print("running", flush=True)
-    report = mw.run(pipeline(Path(source), Path(output)), store=store, **options)
+    made = pipeline(Path(source), Path(output), in_order=options.pop("in_order", False))
+    report = mw.run(made, store=store, **options)
     print(json.dumps(dataclasses.asdict(report)), flush=True)
 
 

@@ -52,6 +52,17 @@ def _operators(folder: Path, output: str) -> None:
     assert all(len(value["top"]) == 2 for value in busiest)
 
 
+def _timeout_join(folder: Path, output: str) -> None:
+    orders = [json.loads(line) for path in folder.glob("data/orders/orders*") for line in path.open()]
+    payments = [json.loads(line) for path in folder.glob("data/orders/payments*") for line in path.open()]
+    paid = {payment["order"]: payment["at"] for payment in payments}
+    in_time = {o["order"] for o in orders if o["at"] <= paid.get(o["order"], -1) < o["at"] + 600_000_000}
+    assert sorted(value["order"] for value in _lines("out/paid/*.jsonl", folder)) == sorted(in_time)
+    unpaid = [value["order"] for value in _lines("out/unpaid/*.jsonl", folder)]
+    assert sorted([*unpaid, *in_time]) == sorted(order["order"] for order in orders)
+    assert 0 < len(unpaid) < len(orders)
+
+
 def _zeitgeist(folder: Path, output: str) -> None:
     for place in ("anomalies/*.jsonl", "found/anomalies/*.jsonl"):
         kinds = {(value["key"], value["kind"]) for value in _lines(place, folder)}
@@ -61,6 +72,7 @@ def _zeitgeist(folder: Path, output: str) -> None:
 PAGES: dict[str, Callable[[Path, str], None]] = {
     "tutorial.md": _tutorial,
     "tutorial/operators.md": _operators,
+    "tutorial/timeout-join.md": _timeout_join,
     "tutorial/zeitgeist.md": _zeitgeist,
 }
 

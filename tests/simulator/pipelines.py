@@ -103,6 +103,51 @@ def _all_together(record: mw.Record) -> str:
     return "all"
 
 
+class Spread(Parts):
+    """No two partitions have records of the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(ids=True)
+        for number, records in enumerate(self._parts.values()):
+            self._parts[str(number)] = [
+                mw.Record(value=r.value, timestamp=2 * r.timestamp + number, id=r.id) for r in records
+            ]
+
+
+class Chain(mw.Computation):
+    """Every record and every timer changes the state in a way that shows their order."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self._link(record.timestamp)
+        self.set_timer(str(record.timestamp % 3), record.timestamp + record.value["n"] % 40)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self._link(-timer.timestamp)
+
+    def _link(self, number: int) -> None:
+        assert number >= -self.low_watermark
+        self.state["chain"] = (self.state.get("chain", 7) * 31 + number) % 1_000_003
+        self.produce("chain", self.state["chain"], timestamp=abs(number))
+
+
+def in_order() -> mw.Pipeline:
+    """Records in order, of a source that sends some twice; behind it the same, by the key that it had."""
+    p = mw.Pipeline("in order")
+    p.inject("words", Spread())
+    p.add(Chain(), inputs={"words": mw.by("word")}, outputs=["chain"], in_order=True)
+    p.add(Follows(), inputs={"chain": mw.by_key}, in_order=True)
+    return p
+
+
+class Follows(mw.Computation):
+    """Keeps what it got, in order."""
+
+    def process_record(self, record: mw.Record) -> None:
+        assert record.timestamp >= self.state.get("last", 0)
+        self.state["last"] = record.timestamp
+        self.state["sum"] = (self.state.get("sum", 7) * 31 + record.timestamp) % 1_000_003
+
+
 def resent() -> mw.Pipeline:
     """The same over a source that sends some records twice."""
     return windows(ids=True)

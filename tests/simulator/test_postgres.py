@@ -25,6 +25,7 @@ _CASES = [
     (pipelines.windows, None),
     (pipelines.resent, pipelines.check_resent),
     (pipelines.weak_then_strong, None),
+    (pipelines.in_order, None),
 ]
 _numbers = itertools.count()
 

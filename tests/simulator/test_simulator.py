@@ -25,6 +25,7 @@ _CASES = [
     (pipelines.weak_then_strong, None),
     (pipelines.held, None),
     (pipelines.held_apart, None),
+    (pipelines.in_order, None),
 ]
 _PARTS = 2  # so that progress is seen; in the second one, a few records are many, and are sent by tablet
 
