@@ -1,0 +1,164 @@
+"""A store as tables of rows, and those as Parquet: read and written in batches, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from millwheel.model.codec import Codec, unpack
+from millwheel.model.keys import TABLETS, key_text
+from millwheel.model.pipeline import Pipeline
+from millwheel.model.time import SECOND
+from millwheel.store.base import Store
+from millwheel.store.layout import after, row_prefix
+from millwheel.store.open import open_to_read
+from millwheel.store.row import Row, decode_row
+from millwheel.watch.history import COUNTED, KEPT
+from millwheel.watch.key import codecs_of, decoded
+from millwheel.watch.plain import plain
+from millwheel.watch.view import Viewer
+
+LONGEST = 10**17
+"""Microseconds: about the year 5138, as far as Python's datetime follows."""
+SCHEMAS = {
+    "state": "computation string, key string, tablet int, codec string, state string, data binary, "
+    "bytes long",
+    "timers": "computation string, key string, kind string, tag string, time long",
+    "watermarks": "time long, epoch long, computation string, low_watermark long, "
+    + ", ".join(f"{name} long" for name in (*COUNTED, *KEPT)),
+    "intervals": "level int, first int, last int, slot int, shard int, busy double, "
+    "records_per_second double, hot_computation string, hot_key string, hot_share double, "
+    + ", ".join(f"{name} long" for name in KEPT),
+    "epochs": "epoch long, began long, seconds double, records long, compact boolean, "
+    "phases map<string,double>",
+}
+"""By table: its columns, as Spark writes them; a time has a timestamp behind it besides."""
+MOMENTS = {"timers": "time", "watermarks": "time", "epochs": "began"}
+"""By table: the column that is shown as a timestamp too."""
+
+_LONGEST_STATE = 10_000_000  # characters: a table is for programs, which want all of it
+_BATCH = 10_000  # rows in memory at a time
+
+
+def columns_of(table: str) -> list[tuple[str, str]]:
+    """The names and types of a table's columns."""
+    fields = SCHEMAS[table].replace("<string,", "<string;").split(",")
+    return [(name, kind) for name, kind in (field.strip().split(" ") for field in fields)]
+
+
+def small_tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """The tables that are read at once: watermarks, intervals and epochs."""
+    viewer = Viewer(store)
+    view = viewer.look(time.time_ns() // 1000).to_value()
+    samples = [asdict(sample) for sample in viewer.samples]
+    watermarks = [
+        {"time": sample["time"], "epoch": sample["epoch"], "computation": name, **counts}
+        for sample in samples
+        for name, counts in sample["computations"].items()
+    ]
+    epochs = [epoch for sample in samples for epoch in sample["epochs"]]
+    found = {"watermarks": watermarks, "intervals": view["intervals"], "epochs": epochs}
+    return {
+        table: [tuple(row[name] for name, _ in columns_of(table)) for row in rows]
+        for table, rows in found.items()
+    }
+
+
+def states(store: Store, codecs: dict[str, Codec], tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+    """The rows of tablets, with their states as JSON."""
+    for tablet, name, key, row in _rows(store, tablets):
+        codec, text = None, None
+        if row.state is not None:
+            codec, state = decoded(row.state, codecs.get(name))
+            text = json.dumps(plain(state, _LONGEST_STATE), ensure_ascii=False)
+        yield name, key, tablet, codec, text, row.state, len(row.state or b"")
+
+
+def timers(store: Store, tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+    """The timers and holds of tablets."""
+    for _, name, key, row in _rows(store, tablets):
+        for kind, times in (("watermark", row.timers), ("wall", row.wall), ("hold", row.holds)):
+            for tag, moment in times.items():
+                yield name, key, kind, tag, moment
+
+
+def _rows(store: Store, tablets: Iterable[int]) -> Iterator[tuple[int, str, str, Row]]:
+    """The rows of tablets; a key that UTF-8 cannot carry is shown with its code points."""
+    with store.journal.snapshot() as journal:
+        numbers: dict[str, int] = unpack(journal.get(b"numbers") or b"\x80")
+    for tablet in tablets:
+        for name, number in numbers.items():
+            for suffix, data in _tablet(store, number, tablet):
+                row = decode_row(data)
+                key = row.key if row.key is not None else key_text(suffix[8:])
+                yield tablet, name, key.encode("utf-8", "backslashreplace").decode(), row
+
+
+def _tablet(store: Store, number: int, tablet: int) -> Iterator[tuple[bytes, bytes]]:
+    prefix = row_prefix(number)
+    stop = after(prefix) if tablet == TABLETS - 1 else prefix + bytes(((tablet + 1) << 2,))
+    with store.shards[tablet * len(store.shards) // TABLETS].snapshot() as snapshot:
+        for key, data in snapshot.scan(prefix + bytes((tablet << 2,)), stop):
+            yield key[len(prefix) :], data
+
+
+def export(where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
+    """Writes the tables of a store to a folder as Parquet, with pyarrow; the rows of each."""
+    codecs = codecs_of(pipeline) if pipeline is not None else {}
+    with closing(open_to_read(where)) as store:
+        found: dict[str, Iterable[tuple[Any, ...]]] = {
+            "state": states(store, codecs, range(TABLETS)),
+            "timers": timers(store, range(TABLETS)),
+            **small_tables(store),
+        }
+        return {table: _write(table, rows, os.path.join(folder, table)) for table, rows in found.items()}
+
+
+def _write(table: str, rows: Iterable[tuple[Any, ...]], folder: str) -> int:
+    import pyarrow
+    from pyarrow import parquet
+
+    kinds = {
+        "string": pyarrow.string(),
+        "int": pyarrow.int32(),
+        "long": pyarrow.int64(),
+        "double": pyarrow.float64(),
+        "boolean": pyarrow.bool_(),
+        "binary": pyarrow.binary(),
+        "map<string;double>": pyarrow.map_(pyarrow.string(), pyarrow.float64()),
+    }
+    fields = [(name, kinds[kind]) for name, kind in columns_of(table)]
+    names = [name for name, _ in fields]
+    if table in MOMENTS:
+        fields.append(("timestamp", pyarrow.timestamp("us", tz="UTC")))
+    if table == "watermarks":
+        fields.append(("lag", pyarrow.float64()))
+    schema = pyarrow.schema(fields)
+    os.makedirs(folder)
+    count = 0
+    waiting = iter(rows)
+    with parquet.ParquetWriter(os.path.join(folder, "part-00000.parquet"), schema) as file:
+        while batch := list(islice(waiting, _BATCH)):
+            columns = dict(zip(names, map(list, zip(*batch, strict=True)), strict=True))
+            if table in MOMENTS:
+                columns["timestamp"] = [_moment(when) for when in columns[MOMENTS[table]]]
+            if table == "watermarks":
+                pairs = zip(columns["time"], columns["low_watermark"], strict=True)
+                columns["lag"] = [
+                    None if _moment(low) is None else (now - low) / SECOND for now, low in pairs
+                ]
+            if "phases" in columns:
+                columns["phases"] = [list(phases.items()) for phases in columns["phases"]]
+            file.write_batch(pyarrow.record_batch(columns, schema=schema))
+            count += len(batch)
+    return count
+
+
+def _moment(when: int) -> int | None:
+    return when if -LONGEST <= when <= LONGEST else None
