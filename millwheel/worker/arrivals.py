@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -12,6 +12,7 @@ import xxhash
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Edge, Graph
 from millwheel.model.record import RecordId, decode_json
+from millwheel.model.time import DAY
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.layout import DIGEST, backlog_key, id_log_prefix, id_prefix, tablets_of, time_bytes
 from millwheel.store.waiting import Waiters
@@ -227,7 +228,8 @@ class SeenIds:
         for number, (stream, digests) in enumerate(sorted(self._new.items())):
             for digest in digests:
                 yield digest, b""
-            expiry = time_bytes(min(now + retention[stream], 2**63 - 1))
+            kept = retention[stream] if stream in retention else max(retentions(retention))
+            expiry = time_bytes(min(now + kept, 2**63 - 1))
             key = id_log_prefix(self._computation) + expiry + epoch.to_bytes(8, "big")
             yield (
                 key + bytes((tablet,)) + number.to_bytes(2, "big"),
@@ -271,3 +273,12 @@ def id_retention(graph: Graph, edges: Iterable[Edge]) -> dict[str, int]:
                 kept = retention.get(edge.stream, 0)
                 retention[edge.stream] = max(kept, source.injector.id_retention)
     return retention
+
+
+def retentions(found: dict[str, int]) -> Collection[int]:
+    """How long a computation's IDs are remembered.
+
+    Records may wait in its backlog whose injector was taken out since; where it had no other, as long as
+    injectors remember by default.
+    """
+    return found.values() or (DAY,)

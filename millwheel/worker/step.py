@@ -33,7 +33,7 @@ from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, variant
 from millwheel.worker.activity import Activity
-from millwheel.worker.arrivals import SeenIds, backlog_range, expired_range, id_retention
+from millwheel.worker.arrivals import SeenIds, backlog_range, expired_range, id_retention, retentions
 from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
 from millwheel.worker.context import HookContext
@@ -310,7 +310,7 @@ class _Attempt:
                 found.append(expired_range(number, self._plan.now, _FORGET * len(retention)))
             ids = worker._filters.get((number, interval.shard))
             if ids is not None:
-                found += ids.news(self._plan.now, retention.values())
+                found += ids.news(self._plan.now, retentions(retention))
         return found
 
     def run(
@@ -371,7 +371,7 @@ class _Attempt:
         ids: IdFilter | None = None
         if graph.nodes[name].exactly_once and arrivals.ids is not None:
             ids = worker.id_filter(number, self._interval.shard)
-            ids.bring_up(snapshot, plan.epoch, plan.now, worker._retention[name].values())
+            ids.bring_up(snapshot, plan.epoch, plan.now, retentions(worker._retention[name]))
             seen.look_up(arrivals, snapshot, ids)
         if self.reading is not None:
             self.reading.at(number, now_at)
