@@ -185,9 +185,9 @@ def _offsets_forgotten(patch: pytest.MonkeyPatch) -> None:
     """The commit says that the epoch is over, and not how far it read."""
     original = Journal.commit
 
-    def commit(self: Any, *rest: Any) -> None:
+    def commit(self: Any, *rest: Any, **named: Any) -> None:
         partitions = 7
-        original(self, *rest[:partitions], [], *rest[partitions + 1 :])
+        original(self, *rest[:partitions], [], *rest[partitions + 1 :], **named)
 
     patch.setattr(Journal, "commit", commit)
 
