@@ -21,4 +21,5 @@ def interval_mark(sequencer: int, node: NodeReport, filtered: tuple[int, float])
         node.left,
         *filtered,
         node.next_record,
+        pending=node.pending,
     )

@@ -13,7 +13,7 @@ from typing import Any
 from millwheel.model.graph import Graph
 from millwheel.model.names import Sender, SourceName, WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.watermark.percentile import EXACT, is_of, variant
+from millwheel.watermark.percentile import EXACT, Pending, is_of, passed, variant
 
 
 @dataclass
@@ -36,6 +36,8 @@ class IntervalMark:
     filter_error: float = 0.0
     next_record: int = MAX_TIME
     """The timestamp of the first record that waits for the watermark (in_order)."""
+    pending: list[Any] = field(default_factory=list)
+    """What a `Pending` has; empty where it was not asked for."""
 
     @property
     def next_due(self) -> int:
@@ -96,10 +98,11 @@ class WatermarkAuthority:
                 del marks[first]
             self.inputs[name] = max(self.inputs[name], min(mark.input for mark in marks.values()))
             self.lows[name] = max(self.lows[name], min(mark.low for mark in marks.values()))
-            for fast in self.percentiles:
-                if is_of(fast, name):
-                    low = min(mark.percentiles.get(fast, MIN_TIME) for mark in marks.values())
-                    self.percentiles[fast] = max(self.percentiles[fast], low)
+            for p in self._graph.percentiles:
+                fast = variant(name, p)
+                reached = min(mark.percentiles.get(fast, MIN_TIME) for mark in marks.values())
+                low = max(self.lows[name], min(reached, self._passed(name, p)[0]))
+                self.percentiles[fast] = max(self.percentiles[fast], low)
 
     def makes_due(self, sources: Mapping[WatermarkName, int]) -> bool:
         """Whether these watermarks of the injectors would make a timer due: then the workers must run."""
@@ -135,7 +138,10 @@ class WatermarkAuthority:
             lows[name] = known[name] = max(lows[name], min(reached[EXACT], timer, hold))
             for p in self._graph.percentiles:
                 fast = variant(name, p)
-                low = max(percentiles[fast], lows[name], min(reached[p], timer, hold))
+                at, exact = self._passed(name, p)
+                if not exact and at < reached[p]:
+                    return None  # the workers know more
+                low = max(percentiles[fast], lows[name], min(reached[p], at))
                 percentiles[fast] = known[fast] = low
         return inputs, lows, percentiles
 
@@ -177,6 +183,22 @@ class WatermarkAuthority:
             if holds:
                 found[name] = holds
         return found
+
+    def _passed(self, name: str, percentile: float) -> tuple[int, bool]:
+        """What this percentage of a computation's pending timestamps have passed; whether it is exact."""
+        marks = self._intervals[name].values()
+        if not all(mark.pending for mark in marks):
+            return MIN_TIME, False
+        return passed((Pending(*mark.pending) for mark in marks), percentile)
+
+    def pending(self) -> dict[str, int]:
+        """By computation, where somebody uses a percentile: how many timestamps are pending."""
+        if not self._graph.percentiles:
+            return {}
+        return {
+            name: sum(mark.pending[0] for mark in marks.values() if mark.pending)
+            for name, marks in self._intervals.items()
+        }
 
     def _oldest(self, name: str) -> tuple[int, int]:
         marks = self._intervals[name].values()

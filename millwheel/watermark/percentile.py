@@ -6,10 +6,15 @@ beside the exact one, under a name of its own.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterable
-from typing import Final
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from millwheel.model.names import Percentile, Sender, WatermarkName
+from millwheel.model.time import MAX_TIME
 
 EXACT: Final = 1.0
 
@@ -30,6 +35,62 @@ def is_of(name: WatermarkName, sender: Sender) -> bool:
     return name == sender or (isinstance(name, Percentile) and name.sender == sender)
 
 
+ALL: Final = 2**63
+"""Behind every timestamp."""
+
+
+class Pending(NamedTuple):
+    """The oldest pending timestamps of an interval: each with its count, and how many there are in all."""
+
+    total: int
+    times: list[int]
+    """In order, each once."""
+    counts: list[int]
+    known: int
+    """Every timestamp before this one is among ``times``."""
+
+
+NOTHING: Final = Pending(0, [], [], ALL)
+"""Of an interval in which nothing is pending."""
+
+
+@lru_cache
+def rest(percentile: float) -> Fraction:
+    """The share that a percentile leaves behind, of the percentile as it is written in decimal.
+
+    >>> rest(0.9) * 10
+    Fraction(1, 1)
+    """
+    return 1 - Fraction(str(percentile))
+
+
+def passed(parts: Iterable[Pending], percentile: float) -> tuple[int, bool]:
+    """The timestamp at position floor((1 - p) * n) of all that are pending (semantics 13).
+
+    False with it says that it is this one or a later one: the intervals did not report enough.
+
+    >>> passed([Pending(2, [5, 9], [1, 1], ALL), Pending(8, [7], [8], ALL)], 0.9)
+    (7, True)
+    >>> passed([Pending(1, [5], [1], ALL), Pending(9, [6], [1], 8)], 0.5)
+    (8, False)
+    >>> passed([], 0.9) == (MAX_TIME, True)
+    True
+    """
+    parts = list(parts)
+    count = sum(part.total for part in parts)
+    if not count:
+        return MAX_TIME, True
+    place = math.floor(rest(percentile) * count)
+    known = min(part.known for part in parts)
+    for time, found in heapq.merge(*(zip(part.times, part.counts, strict=True) for part in parts)):
+        if time >= known:
+            break
+        if place < found:
+            return time, True
+        place -= found
+    return min(known, MAX_TIME), False
+
+
 def stragglers(pending: Iterable[tuple[int, int, str]], percentile: float) -> set[str]:
     """Who can be left behind: those furthest back that hold no more than the rest of the percentage.
 
@@ -41,7 +102,7 @@ def stragglers(pending: Iterable[tuple[int, int, str]], percentile: float) -> se
     []
     """
     ordered = sorted(pending)
-    left = sum(weight for _, weight, _ in ordered) * (1 - percentile) + 1e-9
+    left = sum(weight for _, weight, _ in ordered) * rest(percentile)
     behind: set[str] = set()
     for _, weight, name in ordered[:-1]:
         if weight > left:

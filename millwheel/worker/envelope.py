@@ -225,6 +225,8 @@ class Frame:
     """An exception, pickled if it is to travel: nobody behind it does any work, the driver raises it."""
     unfinished: list[str] = field(default_factory=list)
     """Computations that have not done all of the epoch: the next one continues it."""
+    pending: dict[str, list[Any]] = field(default_factory=dict)
+    """By computation of the sender's level: see `Outcome.pending`, for each interval of the sender's."""
     newest: dict[WatermarkName, int] = field(default_factory=dict)
     """Of an injecting task, beside the watermarks: the newest timestamp that it read for each."""
 

@@ -6,7 +6,7 @@ whatever machine and after whatever crash, reads the same ranges at the same tim
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -78,6 +78,8 @@ class Plan:
     """How many keys with due timers one interval takes up in one epoch; the rest hold the watermark."""
     weigh: bool = False
     """Whether intervals report what each of their tablets has had."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """By computation, where somebody uses a percentile: how many timestamps are pending."""
     ends_holds: bool = False
     """Whether this is the last epoch of a run that closes: no hook runs, and the holds that are left end."""
 

@@ -40,7 +40,9 @@ class NodeReport:
     low: int = 0
     """The low watermark (4.5), after the epoch."""
     percentiles: dict[WatermarkName, int] = field(default_factory=dict)
-    """The percentile low watermarks that somebody uses, by the names under which they travel."""
+    """By percentile low watermark that somebody uses: the input's, after the epoch."""
+    pending: list[Any] = field(default_factory=list)
+    """What a `millwheel.watermark.percentile.Pending` has; empty where nobody uses a percentile."""
     next_timer: int = MAX_TIME
     """The oldest pending watermark timer."""
     next_wall: int = MAX_TIME

@@ -31,7 +31,7 @@ from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import checkpoint_key, interval_key
-from millwheel.watermark.percentile import EXACT, variant
+from millwheel.watermark.percentile import EXACT, NOTHING
 from millwheel.worker.activity import Activity
 from millwheel.worker.arrivals import SeenIds, backlog_range, expired_range, id_retention, retentions
 from millwheel.worker.budget import Budget
@@ -41,6 +41,7 @@ from millwheel.worker.envelope import Columns, Section
 from millwheel.worker.gather import gather, take_up
 from millwheel.worker.holds import EndedHolds
 from millwheel.worker.keyed import KeyedRun
+from millwheel.worker.marks import IntervalMarks
 from millwheel.worker.ordered import Ordered
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
@@ -63,14 +64,18 @@ class Outcome:
     report: dict[str, Any]
     unfinished: list[str] = field(default_factory=list)
     """Computations that have not done all of the epoch here: it is continued by the next one."""
+    pending: dict[str, list[Any]] = field(default_factory=dict)
+    """By computation, where somebody uses a percentile: its input's percentiles, and what is pending here."""
 
     def without_productions(self) -> Outcome:
         """All that a weak level keeps: by the time that it commits, everybody has its productions."""
-        return Outcome(self.lows, [], [], self.report, self.unfinished)
+        return Outcome(self.lows, [], [], self.report, self.unfinished, self.pending)
 
     def to_bytes(self) -> bytes:
         """For the checkpoint."""
-        return pack_plain([self.lows, self.sections, self.batches, self.report, self.unfinished])
+        return pack_plain(
+            [self.lows, self.sections, self.batches, self.report, self.unfinished, self.pending]
+        )
 
     @staticmethod
     def from_bytes(data: bytes) -> Outcome:
@@ -284,6 +289,8 @@ class _Attempt:
         self._unfinished = set(unfinished)
         """Who has not done all of this epoch: in levels before anywhere, in this level in this interval."""
         self._left_over: list[str] = []
+        self._pending: dict[str, list[Any]] = {}
+        self._marks = IntervalMarks(worker.graph, plan, level, index)
         self._plan = plan
         self._level = level
         self._interval = plan.intervals[level - 1][index]
@@ -332,7 +339,9 @@ class _Attempt:
         report.failed = self._router.failed
         report.seconds = time.perf_counter() - started
         value = report.to_value()
-        return Outcome(lows, self._router.sections, self._router.batches, value, self._left_over)
+        return Outcome(
+            lows, self._router.sections, self._router.batches, value, self._left_over, self._pending
+        )
 
     def _run_node(
         self,
@@ -346,11 +355,7 @@ class _Attempt:
         context = worker._contexts[name]
         number = worker._numbers[name]
         before = plan.before.get(name, MIN_TIME)
-        reached = {
-            p: min((watermarks[variant(s, p)] for s in graph.senders(name)), default=MAX_TIME)
-            for p in (EXACT, *graph.percentiles)
-        }
-        reached[EXACT] = min(reached[EXACT], self._held(name))
+        reached = self._marks.reached(name, watermarks)
         # Behind a sender that has not done all of the epoch no clock moves, and no timer fires: in an epoch,
         # records come first (semantics 5), and more of them will.
         waits = not self._unfinished.isdisjoint(graph.senders(name))
@@ -419,11 +424,14 @@ class _Attempt:
             # What was left may yet produce, and stamp it with anything that was not late before the epoch.
             oldest = reached[EXACT] = MIN_TIME
         report.low = max(min(reached[EXACT], oldest), plan.lows.get(name, MIN_TIME))
-        for p in graph.percentiles:
+        fast: dict[WatermarkName, int] = {}
+        if graph.percentiles:
+            pending = NOTHING
             if not unfinished:
-                oldest = MAX_TIME if plan.drain else tablets.percentile(snapshot, p)
-            low = max(min(reached[p], oldest), report.low, plan.lows.get(variant(name, p), MIN_TIME))
-            report.percentiles[variant(name, p)] = low
+                rows = dict(run.puts)
+                pending = self._marks.pending(tablets, snapshot, number, name, watermarks, rows, waiting)
+            fast = self._marks.percentiles(report, name, reached, pending, unfinished=unfinished)
+            self._pending[name] = [report.percentiles, report.pending]
         report.counters = tablets.totals()
         if plan.weigh:
             report.weights = tablets.weights(arrivals.keys)
@@ -448,25 +456,7 @@ class _Attempt:
             self._deletes += seen.expired(snapshot, plan.now, _FORGET * len(worker._retention[name]))
         for stream, columns in _productions(context, run.diverted):
             self._router.send(stream, columns, name)
-        return {name: report.low, **report.percentiles}
-
-    def _held(self, name: str) -> int:
-        """The oldest hold that chained producers had before this epoch, in whatever interval.
-
-        Their low watermarks for this epoch are not known here but for this interval's, and at the end of an
-        epoch a hold is all that can keep one behind its input: timers that were due have fired. A hold that
-        is released meanwhile, here, still counts: others do not know of it, and no interval is to be ahead.
-        Where there are no others, it does not count.
-        """
-        graph, plan = self._worker.graph, self._plan
-        oldest = MAX_TIME
-        alone = len(plan.intervals[self._level - 1]) == 1
-        for sender in graph.senders(name):
-            if isinstance(sender, str) and graph.level_of[sender] == self._level and not plan.drain:
-                for first, hold in plan.holds.get(sender, {}).items():
-                    if not alone or first != self._interval.first:
-                        oldest = min(oldest, hold)
-        return oldest
+        return {name: report.low, **fast}
 
     def writes(self, outcome: Outcome) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
         """All changes of the step, its checkpoint among them."""

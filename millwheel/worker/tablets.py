@@ -8,9 +8,8 @@ of no tablet but those where something is due or changes, however many timers ar
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from millwheel.model.codec import pack_plain, unpack
@@ -153,29 +152,28 @@ class Tablets:
         ]
         return oldest[0], oldest[1], oldest[2]
 
-    def percentile(self, snapshot: Snapshot, percentile: float) -> int:
-        """The time that this share of the pending watermark timers and holds have not before them."""
-        kinds = (KIND_WATERMARK, KIND_HOLD)
-        entries: list[Iterable[int]] = [
-            sorted(time_of(key[TIMER_TIME]) for key in self._added if key[4] in kinds)
-        ]
-        pending = 0
-        prefixes: list[bytes] = []
-        for tablet, counters in self._counters.items():
-            for kind in kinds:
-                pending += counters[FIRST_KIND + kind]
-                if counters[FIRST_KIND + kind]:
-                    prefixes.append(timer_prefix(self._computation, tablet, kind))
-        skipped = int(pending * (1 - percentile) + 1e-9)
-        share = _share(skipped + len(self._removed), len(prefixes))
-        snapshot.prefetch([(prefix, after(prefix), share) for prefix in prefixes])
-        entries += [self._stored_times(snapshot, prefix) for prefix in prefixes]
-        return next(itertools.islice(heapq.merge(*entries), skipped, None), MAX_TIME)
+    def entries(
+        self, snapshot: Snapshot, kinds: Collection[int], few: int
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """Each key's earliest of these kinds after this step, in order: time, kind, row suffix.
 
-    def _stored_times(self, snapshot: Snapshot, prefix: bytes) -> Iterator[int]:
+        ``few``: so many of them will be read, as a rule.
+        """
+        added = sorted(_entry(key) for key in self._added if key[4] in kinds)
+        prefixes = [
+            timer_prefix(self._computation, tablet, kind)
+            for tablet, counters in self._counters.items()
+            for kind in kinds
+            if counters[FIRST_KIND + kind]
+        ]
+        share = _share(few + len(self._removed), len(prefixes))
+        snapshot.prefetch([(prefix, after(prefix), share) for prefix in prefixes])
+        return heapq.merge(added, *(self._stored(snapshot, prefix) for prefix in prefixes))
+
+    def _stored(self, snapshot: Snapshot, prefix: bytes) -> Iterator[tuple[int, int, bytes]]:
         for key, _ in snapshot.scan(prefix, after(prefix)):
             if key not in self._removed:
-                yield time_of(key[TIMER_TIME])
+                yield _entry(key)
 
     def totals(self) -> list[int]:
         """The counters of the whole interval: those that are sums."""
@@ -210,6 +208,10 @@ def counters_of(value: bytes) -> list[int]:
     """A tablet's counters; those of an earlier version have fewer."""
     found: list[int] = unpack(value)
     return found + NO_COUNTS[len(found) :]
+
+
+def _entry(key: bytes) -> tuple[int, int, bytes]:
+    return time_of(key[TIMER_TIME]), key[4], key[TIMER_SUFFIX:]
 
 
 def counters_range(computation: int, tablets: range) -> Range:

@@ -7,13 +7,15 @@ that runs the whole graph, or the harness.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millwheel.errors import EngineError, MillWheelError, UserCodeError
-from millwheel.model.names import WatermarkName
+from millwheel.model.names import Percentile, WatermarkName, watermark_name
 from millwheel.model.sink import Sink
+from millwheel.model.time import MIN_TIME
+from millwheel.watermark.percentile import Pending, passed
 from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
@@ -100,15 +102,17 @@ def run_level(
             f"epoch {plan.epoch}, level {level}, slot {slot}: heard of tasks "
             f"{[frame.sender for frame in arrived]}, expected {expected}"
         )
+    unfinished = {name for frame in arrived for name in frame.unfinished}
     watermarks = _merge(plan, arrived, level)
+    watermarks |= _percentiles(plan, arrived, watermarks, unfinished)
     by_interval: dict[int, list[Section]] = {}
     for frame in arrived:
         for data in frame.sections.get(level, ()):
             section = unpack_section(data)
             by_interval.setdefault(section.interval, []).append(section)
     lows: dict[WatermarkName, int] = {}
-    unfinished = {name for frame in arrived for name in frame.unfinished}
     left_over = set(unfinished)
+    pending: dict[str, list[Any]] = {}
     try:
         for index, interval in enumerate(plan.intervals[level - 1]):
             if interval.slot != slot:
@@ -118,6 +122,8 @@ def run_level(
                 plan, level, index, watermarks, own, unfinished=unfinished, defer=held is not None
             )
             left_over.update(outcome.unfinished)
+            for computation, part in outcome.pending.items():
+                pending.setdefault(computation, []).append(part)
             for name, low in outcome.lows.items():
                 lows[name] = min(lows.get(name, low), low)
             for later, target, section_bytes in outcome.sections:
@@ -137,6 +143,7 @@ def run_level(
     for frame in frames:
         frame.watermarks = {**watermarks, **lows}
         frame.unfinished = sorted(left_over)
+        frame.pending = pending
     return frames
 
 
@@ -211,6 +218,27 @@ def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[WatermarkNam
             mark = mark.join(merged[name], newest[name])
         marks[name] = mark.watermark()
     return marks
+
+
+def _percentiles(
+    plan: Plan, frames: Sequence[Frame], watermarks: Mapping[WatermarkName, int], unfinished: Collection[str]
+) -> dict[WatermarkName, int]:
+    """The percentile low watermarks of the level before, of which all intervals are known here."""
+    parts: dict[str, list[Any]] = {}
+    for frame in frames:
+        for name, found in frame.pending.items():
+            parts.setdefault(name, []).extend(found)
+    lows: dict[WatermarkName, int] = {}
+    for name, found in parts.items():
+        pending = [Pending(*part) for _, part in found]
+        for fast in map(watermark_name, found[0][0]):
+            assert isinstance(fast, Percentile)
+            low = max(plan.lows.get(fast, MIN_TIME), watermarks[name])
+            if name not in unfinished:
+                reached = min(inputs[fast] for inputs, _ in found)
+                low = max(low, min(reached, passed(pending, fast.percentile)[0]))
+            lows[fast] = low
+    return lows
 
 
 def _write_injected(worker: Worker, plan: Plan, frames: Iterable[Frame]) -> None:

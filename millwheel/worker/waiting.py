@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from millwheel.model.time import MAX_TIME
@@ -153,6 +153,29 @@ class Waiting:
     def _range(self, tablet: int, watermark: int) -> tuple[bytes, bytes]:
         prefix = waiting_prefix(self._computation, tablet)
         return prefix, after(prefix) if watermark >= MAX_TIME else prefix + time_bytes(watermark)
+
+
+def waiting_times(
+    computation: int, tablets: Tablets, snapshot: Snapshot, waiting: Waiting | None
+) -> Iterator[int]:
+    """The timestamp of each record that waits after a step, in order."""
+    gone, added = (set(waiting.deletes), waiting.puts) if waiting is not None else (set[bytes](), [])
+    prefixes = [waiting_prefix(computation, tablet) for tablet, found in tablets.each() if found[WAITING]]
+    stored = (
+        (item for item in snapshot.scan(prefix, after(prefix)) if item[0] not in gone) for prefix in prefixes
+    )
+    read: list[int] = []
+    for key, value in heapq.merge(sorted(added, key=_begins), *stored, key=_begins):
+        while read and read[0] < time_of(key[WAITING_TIME]):  # every later piece begins at or behind it
+            yield heapq.heappop(read)
+        for time in Waiters.from_bytes(value).timestamps:
+            heapq.heappush(read, time)
+    while read:
+        yield heapq.heappop(read)
+
+
+def _begins(item: tuple[bytes, bytes]) -> bytes:
+    return item[0][WAITING_TIME]
 
 
 def is_due(timestamp: int, watermark: int) -> bool:
