@@ -54,10 +54,9 @@ def _sources(chance: random.Random) -> tuple[SourceSpec, ...]:
 
 
 def _options(chance: random.Random, cut: bool) -> Options:
-    slots = chance.choice((1, 2, 3, 4))
     options = Options(
-        slots=slots,
-        shards=chance.choice((1, 2, 4)),
+        slots=chance.choice((1, 2, 2, 3, 4)),
+        shards=chance.choice((1, 1, 2, 4)),
         lmdb=chance.random() < 0.1,
         compact=chance.random() < 0.6,
         cache=chance.choice((0, 0, 0, 1_000, 10_000_000)),

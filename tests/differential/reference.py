@@ -219,8 +219,8 @@ class Reference:
     def _hook(self, node: Node, name: str, what: Record | Timer, low_watermark: int, low_before: int) -> None:
         hand = Hand(node, name, self.now, low_watermark)
         hand.timestamp = what.timestamp
-        saved = copy.deepcopy(node.keys[name])
-        given = copy.deepcopy(what)
+        if node.spec.errors == "divert":
+            saved, given = copy.deepcopy((node.keys[name], what))
         try:
             if isinstance(what, Record):
                 on_record(node.spec, hand, what)
