@@ -40,8 +40,14 @@ class Sources:
         """By partition: when it was last read, in turns of `choose`."""
         self._spans: dict[tuple[SourceName, str], float] = {}
         self._exhausted = False
-        names = [variant(source.name, p) for source in sources for p in (EXACT, *percentiles)]
-        self.watermarks = {name: watermarks.get(name, MIN_TIME) for name in names}
+        # A percentile that nobody has asked for so far begins where the exact watermark is.
+        self.watermarks = {
+            variant(source.name, p): watermarks.get(
+                variant(source.name, p), watermarks.get(source.name, MIN_TIME)
+            )
+            for source in sources
+            for p in (EXACT, *percentiles)
+        }
         """By injector: its low watermark, as of the last commit; percentile ones beside it."""
         self.ignored: dict[WatermarkName, list[str]] = {}
         """By percentile watermark: the partitions that it leaves behind."""

@@ -274,7 +274,8 @@ class WatermarkAuthority:
         for name, (input_mark, low, intervals, percentiles, layout, fresh, forgotten) in value.items():
             if name in self._intervals:
                 self.inputs[name], self.lows[name] = input_mark, low
-                self.percentiles |= {f: mark for f, mark in percentiles.items() if f in self.percentiles}
+                for p in self._graph.percentiles:  # one that is new begins where the exact one is
+                    self.percentiles[variant(name, p)] = percentiles.get(variant(name, p), low)
                 self._intervals[name] = {first: IntervalMark(*mark) for first, mark in intervals.items()}
                 self._layout[name], self._fresh[name] = set(layout), set(fresh)
                 self._forgotten[name] = forgotten
