@@ -25,7 +25,7 @@ class Interruptible(Protocol):
     """An executor that can be asked, from another thread, what it is doing, and to give it up."""
 
     def doing(self) -> list[Note]:
-        """What its workers have had in hand for more than a second, the longest first."""
+        """What its workers have in hand, the longest first."""
 
     def cancel(self) -> None:
         """Ends the epoch that runs, and the Python workers in it: `execute` raises `Interrupted`."""

@@ -137,7 +137,7 @@ class Job:
         state = "running" if running else "failed" if self._error is not None else "ended"
         try:
             recent = self.view().recent if running and self.view is not None else []
-        except MillWheelError:  # it ends at this moment
+        except Exception:  # it ends at this moment, and its store is closed
             recent = []
         with self._lock:
             report = replace(self._report, slow=list(self._watchdog.slow))

@@ -131,18 +131,21 @@ class Watchdog:
     def _name(self, executor: Interruptible, seconds: float) -> None:
         """Logs and journals, once each, what has been in the same place for long."""
         wall = time.time()
-        slow = [note for note in executor.doing() if wall - note.since >= self._slow_after]
+        found = [note for note in executor.doing() if note.alive and note.epoch == self._epoch]
+        slow = [note for note in found if wall - min(note.since, note.at) >= self._slow_after]
         places = {(note.what, note.key) for note in slow}
         if places <= self._named:
             return
         self._named |= places
         for note in slow:
+            silent = wall - note.at >= self._slow_after
             logger.warning(
-                "epoch %d has been in %s for %.0f s; it had %s",
+                "epoch %d has been in %s for %.0f s; it had %s%s",
                 self._epoch,
                 note.place,
                 wall - note.since,
                 note.hand,
+                ", when its process last answered: native code keeps it" if silent else "",
             )
         self.slow = slow
         self._note(slow)

@@ -37,6 +37,7 @@ SWITCH = "MILLWHEEL_CLASS_ARCHIVE"
 """The environment variable that turns the archive off: ``off``."""
 
 _ROOM = 1 << 30  # bytes free: an archive has 120 million, and nobody's disk is to be filled by one
+_MEMORY = 2 << 30  # bytes free: the process that makes it takes 700 million, which a run may need
 _UNUSED = 30 * 86_400  # seconds after which an archive of another version is removed
 _AGAIN = 86_400  # seconds before another try, after one that failed
 _LONGEST = 300  # seconds that making one may take; it takes 15 when nothing else runs
@@ -85,7 +86,7 @@ class Archive:
         """Starts a process that makes the archive, unless one is being made or failed of late."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not self._missing() or shutil.disk_usage(self.folder).free < _ROOM:
+            if not self._missing() or shutil.disk_usage(self.folder).free < _ROOM or _memory() < _MEMORY:
                 return None
             with _alone(self.folder / f"{self.key}.lock") as mine:
                 if not mine:
@@ -155,7 +156,7 @@ def _run_a_pipeline(made: Path) -> None:
     from millwheel.spark.session import local_context, local_session
 
     os.environ[SWITCH] = "off"
-    context = local_context(java=f"-XX:ArchiveClassesAtExit={made}")
+    context = local_context(settings={"spark.driver.memory": "512m"}, java=f"-XX:ArchiveClassesAtExit={made}")
     local_session().range(10).collect()
 
     class Copy(mw.Computation):
@@ -189,6 +190,15 @@ def _key() -> str:
             parts.append(f"{path} is not there")
     digest = xxhash.xxh3_64_hexdigest("\0".join(parts).encode())
     return f"millwheel-{VERSION}-spark-{pyspark.__version__}-{digest}"
+
+
+def _memory() -> float:
+    """The bytes of memory that are free, as far as the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return float("inf")
 
 
 def _java() -> Path:

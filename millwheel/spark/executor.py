@@ -91,7 +91,7 @@ class SparkExecutor:
     def _blame_a_hook(self, error: Exception) -> None:
         """Raises where a worker died in a hook, which the attempts after the first death have noted."""
         for note in self.doing():
-            if note.computation is not None and not note.alive:
+            if note.computation is not None and note.exact and not note.alive:
                 raise UserCodeError(
                     f"{note.place}: the Python worker died in it {_times(error)}. A crash (segmentation "
                     "fault), os._exit, or the kernel, when memory was short, ends a process so. It had "
@@ -102,7 +102,7 @@ class SparkExecutor:
                 ) from error
 
     def doing(self) -> list[Note]:
-        """What workers on this machine have had in hand for more than a second."""
+        """What workers on this machine have in hand."""
         folder = self._parcels.notes
         return read_notes(None if folder is None else Path(folder))
 

@@ -1,8 +1,8 @@
 """What a worker is doing: which computation, key and record it has in hand.
 
 It explains an epoch that takes long, or whose worker dies. A thread checks once a second, so a record costs
-nothing, and notes in a file what has not moved since the check before. For a worker that dies that is too
-late: when its task is tried again, every hook is noted before it is called, so the next death has a name.
+nothing, and notes in a file what is in hand and since when. For a worker that dies that is too late: when its
+task is tried again, every hook is noted before it is called, so the next death has a name.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -39,6 +40,10 @@ class Note:
     epoch: int
     what: str
     since: float
+    at: float
+    """When it was noted, in seconds since 1970: a worker notes once a second, unless native code keeps it."""
+    exact: bool = False
+    """Whether it was noted just before it began."""
     computation: str | None = None
     key: str | None = None
     hand: str | None = None
@@ -80,6 +85,7 @@ class Activity:
         self._now: tuple[Callable[[], str], HookContext | None] | None = None
         self._careful = False
         self._path: Path | None = None
+        self._noted = False
 
     def enter(self, what: Callable[[], str], context: HookContext | None = None) -> None:
         """The task turns to something: a computation, if there is a context, an injector or a sink."""
@@ -95,7 +101,10 @@ class Activity:
         """A task begins, and ends; a careful one notes every hook in the folder before it calls it."""
         if folder is not None and self._path is None:
             self._path = Path(folder) / f"{os.getpid()}.json"
-            threading.Thread(target=self._watch, name="millwheel-activity", daemon=True).start()
+            thread = threading.Thread(
+                target=_watch, args=(weakref.ref(self),), name="millwheel-activity", daemon=True
+            )
+            thread.start()
         self._epoch, self._careful = epoch, careful and self._path is not None
         try:
             yield
@@ -119,33 +128,32 @@ class Activity:
             if name not in context.attributes:
                 context.attributes[name] = noted(getattr(context.computation, name))
 
-    def _watch(self) -> None:
-        """Notes what has not moved between two looks."""
-        last: Any = None
-        hand: Any = None
-        since, noted = 0.0, False
-        while True:
-            time.sleep(_EVERY)
-            now = self._now
-            held = now[1].hand if now is not None and now[1] is not None else None
-            if now is None or now is not last or held is not hand:
-                last, hand, since = now, held, time.time()
-                if noted and not self._careful:
-                    self._remove()
-                noted = False
-            elif not noted and not self._careful:
-                noted = True
-                self._write(self._note(now[0], now[1], held, since))
+    def _check(self, last: Any, hand: Any, since: float) -> tuple[Any, Any, float]:
+        """Notes what is in hand, and since when nothing has moved; what it was, for the next check."""
+        now = self._now
+        held = now[1].hand if now is not None and now[1] is not None else None
+        if now is not last or held is not hand:
+            last, hand, since = now, held, time.time()
+        if self._careful:
+            return last, hand, since
+        if now is None:
+            if self._noted:
+                self._remove()
+        else:
+            self._write(self._note(now[0], now[1], held, since))
+        return last, hand, since
 
     def _note(self, what: Callable[[], str], context: HookContext | None, hand: Any, since: float) -> Note:
+        process, at, exact = os.getpid(), time.time(), self._careful
         if context is None:
-            return Note(os.getpid(), self._epoch, what(), since)
+            return Note(process, self._epoch, what(), since, at, exact)
         hook = _HOOKS[isinstance(hand, Timer)]
         name = context.node.name
-        return Note(os.getpid(), self._epoch, name, since, name, context.key, shorten(hand), hook)
+        return Note(process, self._epoch, name, since, at, exact, name, context.key, shorten(hand), hook)
 
     def _write(self, note: Note) -> None:
         assert self._path is not None
+        self._noted = True
         try:
             self._path.write_text(json.dumps(asdict(note)))
         except OSError:  # the folder is gone: the run is over
@@ -153,5 +161,18 @@ class Activity:
 
     def _remove(self) -> None:
         assert self._path is not None
+        self._noted = False
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+
+
+def _watch(found: weakref.ref[Activity]) -> None:
+    """Checks once a second, as long as the worker has this topology."""
+    before: tuple[Any, Any, float] = (None, None, 0.0)
+    while True:
+        time.sleep(_EVERY)
+        activity = found()
+        if activity is None:
+            return
+        before = activity._check(*before)
+        del activity

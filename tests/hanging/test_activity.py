@@ -50,7 +50,7 @@ def test_another_task_of_the_same_worker_notes_nothing(tmp_path: Path) -> None:
     assert [len(notes) for notes in seen] == [1, 0]
 
 
-def test_what_does_not_move_is_noted_and_what_moves_is_not(
+def test_a_worker_notes_what_it_has_in_hand_until_it_has_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity, "_EVERY", 0.01)
@@ -60,6 +60,9 @@ def test_what_does_not_move_is_noted_and_what_moves_is_not(
         doing.enter(lambda: "C", context)
         context.hand = mw.Record(value=1, timestamp=2)
         eventually(lambda: [note.key for note in read_notes(tmp_path)] == ["k"])
+        since = read_notes(tmp_path)[0].since
+        context.hand = mw.Record(value=2, timestamp=3)
+        eventually(lambda: any(note.since > since for note in read_notes(tmp_path)))
         context.hand = None
         doing.enter(lambda: "the sink")
         eventually(lambda: [note.what for note in read_notes(tmp_path)] == ["the sink"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +59,8 @@ class Watching:
 
 
 def _note(seconds: float, key: str = "k") -> Note:
-    return Note(1, 7, "C", time.time() - seconds, "C", key, "Record(…)", "process_record")
+    now = time.time()
+    return Note(os.getpid(), 7, "C", now - seconds, now, False, "C", key, "Record(…)", "process_record")
 
 
 def test_a_hook_that_has_not_returned_for_long_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,6 +82,18 @@ def test_a_long_epoch_that_moves_is_not_slow(caplog: pytest.LogCaptureFixture) -
         watching.at(45.0)
     assert caplog.messages == []
     assert watching.journal == []
+
+
+def test_a_worker_that_native_code_keeps_is_named_by_what_it_last_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    note = _note(31.0)
+    watching = Watching(Stuck(replace(note, since=note.since - 1, at=note.since)))
+    with caplog.at_level(logging.WARNING, "millwheel"):
+        watching.at(45.0)
+    [line] = caplog.messages
+    assert "key 'k'" in line
+    assert "when its process last answered" in line
 
 
 def test_what_was_slow_is_not_any_more_when_the_epoch_is_over() -> None:
