@@ -26,7 +26,8 @@ class Tables:
     state: DataFrame
     """computation, key, tablet, codec, state (JSON), data (as it is in the store), bytes"""
     timers: DataFrame
-    """computation, key, kind (watermark, wall or hold), tag, time, timestamp"""
+    """computation, key, kind (watermark, wall, hold, or record: one that waits, its tag is its stream), tag,
+    time, timestamp"""
     watermarks: DataFrame
     """the last minutes: time, timestamp, epoch, computation, low_watermark, lag, counts"""
     intervals: DataFrame

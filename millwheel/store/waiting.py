@@ -44,13 +44,18 @@ class Waiters(NamedTuple):
         )
 
 
+def pieces(snapshot: Snapshot, computation: int, tablet: int) -> Iterator[Waiters]:
+    """All pieces of a tablet, in order of their first records."""
+    prefix = waiting_prefix(computation, tablet)
+    for _, data in snapshot.scan(prefix, after(prefix)):
+        yield Waiters.from_bytes(data)
+
+
 def of_key(
     snapshot: Snapshot, computation: int, tablet: int, key: str
 ) -> Iterator[tuple[int, str, Any, bool]]:
     """A key's records that wait: timestamp, stream, value, whether it was late. Its tablet is read."""
-    prefix = waiting_prefix(computation, tablet)
-    for _, data in snapshot.scan(prefix, after(prefix)):
-        found = Waiters.from_bytes(data)
+    for found in pieces(snapshot, computation, tablet):
         for place, mine in enumerate(found.keys):
             if mine == key:
                 value = found.values[place] if found.values is not None else None

@@ -19,6 +19,7 @@ from millwheel.store.base import Store
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.open import open_to_read
 from millwheel.store.row import Row, decode_row
+from millwheel.store.waiting import pieces
 from millwheel.watch.history import COUNTED, KEPT
 from millwheel.watch.key import codecs_of, decoded
 from millwheel.watch.plain import plain
@@ -65,7 +66,7 @@ def small_tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
     epochs = [epoch for sample in samples for epoch in sample["epochs"]]
     found = {"watermarks": watermarks, "intervals": view["intervals"], "epochs": epochs}
     return {
-        table: [tuple(row[name] for name, _ in columns_of(table)) for row in rows]
+        table: [tuple(row.get(name) for name, _ in columns_of(table)) for row in rows]
         for table, rows in found.items()
     }
 
@@ -81,11 +82,28 @@ def states(store: Store, codecs: dict[str, Codec], tablets: Iterable[int]) -> It
 
 
 def timers(store: Store, tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-    """The timers and holds of tablets."""
+    """The timers and holds of tablets, and the records that wait there."""
+    tablets = list(tablets)
+    yield from _waiting(store, tablets)
     for _, name, key, row in _rows(store, tablets):
         for kind, times in (("watermark", row.timers), ("wall", row.wall), ("hold", row.holds)):
             for tag, moment in times.items():
                 yield name, key, kind, tag, moment
+
+
+def _waiting(store: Store, tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+    with store.journal.snapshot() as journal:
+        numbers: dict[str, int] = unpack(journal.get(b"numbers") or b"\x80")
+    for tablet in tablets:
+        with store.shards[tablet * len(store.shards) // TABLETS].snapshot() as snapshot:
+            for name, number in numbers.items():
+                for piece in pieces(snapshot, number, tablet):
+                    for key, stream, time in zip(piece.keys, piece.streams, piece.timestamps, strict=True):
+                        yield name, _text(key), "record", _text(stream), time
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _rows(store: Store, tablets: Iterable[int]) -> Iterator[tuple[int, str, str, Row]]:
@@ -97,7 +115,7 @@ def _rows(store: Store, tablets: Iterable[int]) -> Iterator[tuple[int, str, str,
             for suffix, data in _tablet(store, number, tablet):
                 row = decode_row(data)
                 key = row.key if row.key is not None else key_text(suffix[8:])
-                yield tablet, name, key.encode("utf-8", "backslashreplace").decode(), row
+                yield tablet, name, _text(key), row
 
 
 def _tablet(store: Store, number: int, tablet: int) -> Iterator[tuple[bytes, bytes]]:
