@@ -160,7 +160,10 @@ def test_an_export_is_parquet_that_spark_reads(
         assert found.count() == wanted.count() == rows[name] > 0
         assert found.dtypes == wanted.dtypes
         if name not in ("watermarks", "intervals"):  # what they have of a second depends on when one looks
-            assert sorted(map(str, found.collect())) == sorted(map(str, wanted.collect()))
+            exported, queried = (
+                sorted(table.collect(), key=lambda row: str(row[:4])) for table in (found, wanted)
+            )
+            assert exported == queried
     states = spark.read.parquet(str(tmp_path / "export" / "state"))
     assert states.where(f"key = 'regular' and get_json_object(state, '$.seen') = '{14}'").count() == 1
     assert main(["store", "export", str(path), str(tmp_path / "export")]) == 1
