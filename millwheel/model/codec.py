@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
 import functools
 import importlib
 import json as _json
@@ -21,6 +22,7 @@ import msgpack as _msgpack
 import msgspec as _msgspec
 
 from millwheel.errors import CodecError, shorten
+from millwheel.model.kinds import TUPLE, is_kind, pack_kind, unpack_kind, why_not
 
 _DATACLASS = 1  # the MessagePack extension type that carries a dataclass: [name, {field: value}]
 
@@ -53,7 +55,7 @@ def register(cls: _Class) -> _Class:
     >>> msgpack.decode(msgpack.encode([Point(1)]))
     [Point(x=1)]
     """
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+    if not (isinstance(cls, type) and (dataclasses.is_dataclass(cls) or _is_named(cls))):
         raise CodecError(f"register() takes a dataclass, not {cls!r}: decorate it with @dataclass first")
     _registry[_name(cls)] = cls
     return cls
@@ -64,9 +66,14 @@ def registered() -> dict[str, type]:
     return dict(_registry)
 
 
+def _is_named(cls: type) -> bool:
+    """Whether it is an enumeration or a named tuple, which travel by name as dataclasses do."""
+    return issubclass(cls, enum.Enum) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
 def register_tree(cls: type) -> None:
     """Registers a dataclass and those that its fields' types name."""
-    if not dataclasses.is_dataclass(cls) or _registry.get(_name(cls)) is cls:
+    if not (dataclasses.is_dataclass(cls) or _is_named(cls)) or _registry.get(_name(cls)) is cls:
         return
     register(cls)
     try:
@@ -88,9 +95,7 @@ def _name(cls: type) -> str:
 def _pack_other(value: Any) -> Any:
     cls = type(value)
     if dataclasses.is_dataclass(cls):
-        name = _name(cls)
-        if _registry.get(name) is not cls:
-            _registry[name] = cls  # a notebook may define it again
+        name = _known_name(cls)
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
         # A packer cannot be used inside its own call: this one is another.
         return _msgpack.ExtType(_DATACLASS, packer()([name, fields]))
@@ -102,21 +107,65 @@ def _pack_other(value: Any) -> Any:
     )
 
 
+def _pack_state(value: Any) -> Any:
+    """What a state has that MessagePack has no form for, so that it comes back as what it was."""
+    cls = type(value)
+    if cls is tuple:  # the most common of them, as the key of a dict above all
+        return _msgpack.ExtType(TUPLE, _pack_inside(list(value)))
+    if dataclasses.is_dataclass(cls):
+        name = _known_name(cls)
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(cls)}
+        return _msgpack.ExtType(_DATACLASS, _pack_inside([name, fields]))
+    if cls is int:
+        raise OverflowError(f"the integer {shorten(value, 80)} has more than 64 bits; MessagePack carries 64")
+    found = pack_kind(value, _pack_inside, _known_name)
+    if found is None:
+        raise TypeError(f"{why_not(value)}; it is {shorten(value, 80)}")
+    return _msgpack.ExtType(*found)
+
+
+def _pack_inside(value: Any) -> bytes:
+    """A part of a state: a packer cannot be used inside its own call, so each depth has one of its own."""
+    spare = _packers.spare
+    pack = spare.pop() if spare else state_packer()
+    try:
+        return pack(value)
+    finally:
+        spare.append(pack)
+
+
+def _known_name(cls: type) -> str:
+    name = _name(cls)
+    if _registry.get(name) is not cls:
+        _registry[name] = cls  # a notebook may define it again
+    return name
+
+
+def _find(name: str) -> type:
+    return _registry.get(name) or _import(name)
+
+
 def _unpack_ext(code: int, data: bytes | memoryview) -> Any:
+    if code == TUPLE:
+        return tuple(unpack(data))
+    if is_kind(code):
+        return unpack_kind(code, data, unpack, _find)
     if code != _DATACLASS:
         return _msgpack.ExtType(code, bytes(data))
     name, values = unpack(data)
-    cls = _registry.get(name) or _import_dataclass(name)
+    cls = _find(name)
+    if not dataclasses.is_dataclass(cls):
+        raise CodecError(f"{name} is not a dataclass")
     init = {field.name for field in dataclasses.fields(cls) if field.init}
     known = {field.name for field in dataclasses.fields(cls)}
-    result = cls(**{field: value for field, value in values.items() if field in init})
+    result: Any = cls(**{field: value for field, value in values.items() if field in init})
     for field in known - init:
         if field in values:
             object.__setattr__(result, field, values[field])
     return result
 
 
-def _import_dataclass(name: str) -> type:
+def _import(name: str) -> type:
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
@@ -126,7 +175,7 @@ def _import_dataclass(name: str) -> type:
         raise CodecError(
             f"the dataclass {name} is not known here ({error}): decorate it with @millwheel.register"
         ) from error
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+    if not isinstance(found, type):
         raise CodecError(f"{name} is not a dataclass")
     _registry[name] = found
     return found
@@ -146,11 +195,21 @@ def packer() -> Callable[[Any], bytes]:
     return pack
 
 
+def state_packer() -> Callable[[Any], bytes]:
+    """A packing function for states: each type is exact, or comes back as what it was, or is refused."""
+    pack: Callable[[Any], bytes] = _msgpack.Packer(
+        default=_pack_state, strict_types=True, unicode_errors="surrogatepass"
+    ).pack
+    return pack
+
+
 class _Packers(threading.local):
     """A packer for each thread: one that calls back into Python must not be entered by another."""
 
     def __init__(self) -> None:
         self.pack = packer()
+        self.pack_state = state_packer()
+        self.spare: list[Callable[[Any], bytes]] = []
 
 
 _packers = _Packers()
@@ -196,7 +255,7 @@ class _MsgpackCodec(Codec):
     """MessagePack, with dataclasses."""
 
     def encode(self, value: Any) -> bytes:
-        return pack(value)
+        return _packers.pack_state(value)
 
     def decode(self, data: bytes) -> Any:
         return unpack(data)

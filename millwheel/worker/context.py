@@ -12,7 +12,7 @@ from typing import Any
 
 from millwheel.errors import CodecError, PipelineError, shorten
 from millwheel.model import codec as codecs
-from millwheel.model.codec import packer
+from millwheel.model.codec import packer, state_packer
 from millwheel.model.computation import BOUND, Computation
 from millwheel.model.hooks import defines
 from millwheel.model.pipeline import Node
@@ -64,7 +64,7 @@ class HookContext:
         self._pack = packer()
         # The default codec without its object in between: a state is read and written for each key.
         plain = self.codec is codecs.msgpack
-        self._encode: Callable[[Any], bytes] = packer() if plain else self.codec.encode
+        self._encode: Callable[[Any], bytes] = state_packer() if plain else self.codec.encode
         self._decode: Callable[[bytes], Any] = codecs.unpack if plain else self.codec.decode
         if self.computation.version != 1:
             self._read, self._decode = self._decode, self._migrated

@@ -66,8 +66,8 @@ def test_nan_comes_back() -> None:
     assert math.isnan(back(math.nan))
 
 
-def test_a_tuple_comes_back_as_a_list() -> None:
-    assert back((1, (2, 3))) == [1, [2, 3]]
+def test_a_tuple_comes_back_as_a_tuple() -> None:
+    assert back((1, (2, 3))) == (1, (2, 3))
 
 
 def test_tuples_within_tuples_can_be_keys() -> None:
@@ -87,7 +87,7 @@ def test_equal_values_have_equal_bytes() -> None:
     assert codec.encode({"a": 1, "b": [2.5, None]}) == codec.encode({"a": 1, "b": [2.5, None]})
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), 1j, range(3), [1, [2, {"a": {3}}]]])
+@pytest.mark.parametrize("value", [object(), 1j, range(3), [1, [2, {"a": {3j}}]]])
 def test_what_it_does_not_carry_is_refused_with_what_it_does(value: Any) -> None:
     with pytest.raises(TypeError, match=r"is not what MessagePack carries: use None, bool, int"):
         codec.encode(value)
@@ -100,7 +100,7 @@ def test_an_integer_of_more_than_64_bits_is_refused_for_its_size(value: int) -> 
 
 
 def test_a_failed_encoding_leaves_no_trace_in_the_next() -> None:
-    for bad in ([1, 2, {3}], {"a": object()}, [2**64]):
+    for bad in ([1, 2, {3j}], (4, [5, 1j]), {"a": object()}, [2**64]):
         with pytest.raises((TypeError, OverflowError)):
             codec.encode(bad)
         assert back([1, "two"]) == [1, "two"]
