@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.master.change import Change, change
+from millwheel.master.change import Change, change, check_accept
 from millwheel.master.intervals import check_slots
 from millwheel.master.requests import ask
 from millwheel.model.graph import build
@@ -45,6 +45,7 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
         help="what is taken out finishes what is in flight for it first, or stops at once (default: drain); "
         "its state is kept either way, until `millwheel store forget`",
     )
+    add_accept(command)
     _common(command)
     command.set_defaults(call=lambda options: _apply(options, load_factory))
 
@@ -77,6 +78,18 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
     command.set_defaults(call=_stop)
 
 
+def add_accept(command: argparse.ArgumentParser) -> None:
+    """Adds the option that lets a key extractor change."""
+    command.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="let this computation's key extractor be another than its rows were made with: they stay under "
+        "the old keys; may be given again",
+    )
+
+
 def _common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", required=True, help="the pipeline's store: a path (LMDB) or a URL")
     command.add_argument(
@@ -90,7 +103,8 @@ def _apply(options: argparse.Namespace, load_factory: LoadFactory) -> int:
     graph = build(factory())
     store = open_to_read(options.store) if options.dry_run else open_existing(options.store)
     try:
-        found = change(graph, store)
+        check_accept(graph, options.accept)
+        found = change(graph, store, options.accept)
         if options.dry_run:
             print(json.dumps(found.to_value()) if options.json else text(found))
             return 1 if found.refusals else 0
@@ -101,6 +115,7 @@ def _apply(options: argparse.Namespace, load_factory: LoadFactory) -> int:
         given = {
             "factory": by_value(factory),
             "removed": options.removed,
+            "accept": options.accept,
             "python": list(sys.version_info[:2]),
         }
         answer = ask(store, "apply", given, **_waiting(options))
@@ -158,5 +173,6 @@ def text(found: Change) -> str:
         for name in names
     ]
     lines += [f"= computation {name}" for name in found.kept]
+    lines += [f"! {what}" for what in found.keys_changed]
     lines += [f"REFUSED: {why}" for why in found.refusals]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from millwheel.asking import add_asking_commands
+from millwheel.asking import add_accept, add_asking_commands
 from millwheel.bench import add_bench_command
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.launch import INTERRUPTED, run, start, tell_of_the_stop
@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="take the store from a driver that still holds it, and hangs; it is refused from then on",
     )
+    add_accept(command)
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
     command.add_argument("--ui", metavar="PORT", help=_UI)
     command.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -187,6 +188,8 @@ def _run(options: argparse.Namespace) -> int:
         arguments["slots"] = options.slots
     if options.take_over:
         arguments["takeover"] = True
+    if options.accept:
+        arguments["accept"] = options.accept
     if options.cache is not None:
         arguments["cache"] = options.cache
     if options.master is not None or options.conf:

@@ -6,12 +6,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from millwheel import tracebacks
 from millwheel.errors import PipelineError
 from millwheel.master.balancer import Balancer
+from millwheel.master.change import change_at_start
 from millwheel.master.clock import WallClock
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
@@ -59,6 +60,7 @@ def run(
     cache: int | None = None,
     balance: bool = True,
     slow_after: float = SLOW_AFTER,
+    accept: Collection[str] = (),
     takeover: bool = False,
     watch: bool = True,
     trace: bool = False,
@@ -84,6 +86,7 @@ def run(
         cache: Bytes of the store that an executor keeps; by default 64 MB for PostgreSQL, none for LMDB.
         balance: Whether key intervals follow the load: move, split and merge.
         slow_after: Seconds after which a hook that has not returned is named in log, status and page.
+        accept: Computations whose key extractors may be others than their rows in the store were made with.
         takeover: Whether to take the store from a driver that still holds it.
         watch: Whether the last minutes are noted in the store, for the page and `millwheel top`.
         trace: Whether each epoch becomes an OpenTelemetry span.
@@ -131,6 +134,7 @@ def start(
     cache: int | None = None,
     balance: bool = True,
     slow_after: float = SLOW_AFTER,
+    accept: Collection[str] = (),
     takeover: bool = False,
     watch: bool = True,
     trace: bool = False,
@@ -216,7 +220,9 @@ def _launch(
             raise
 
     try:
+        changes = change_at_start(graph, store, options.get("accept", ()))
         driver, executor = drive(graph, locked=False)
+        driver.changes_at_start = changes
         try:
             page = _watch(driver, pipeline, context.uiWebUrl, options)
         except BaseException:

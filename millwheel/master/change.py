@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+import logging
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millwheel.errors import PipelineError, shorten
@@ -13,13 +15,16 @@ from millwheel.master.journal import read_partitions
 from millwheel.master.roster import check_version
 from millwheel.model.codec import unpack
 from millwheel.model.computation import Computation
+from millwheel.model.derived import public_name
 from millwheel.model.graph import Graph
 from millwheel.model.keys import key_text
 from millwheel.model.names import SourceName
 from millwheel.model.replay import to_replay
 from millwheel.store.base import Store
-from millwheel.store.layout import after, row_prefix
+from millwheel.store.layout import after, check_format, row_prefix
 from millwheel.store.row import decode_row
+
+logger = logging.getLogger("millwheel")
 
 _SAMPLED = 20  # rows of each shard that a new codec, or a new version, must be able to read
 
@@ -39,8 +44,26 @@ class Change:
     edges_added: tuple[str, ...] = ()
     """Of computations that are kept: ``STREAM to COMPUTATION``, or ``COMPUTATION to STREAM``."""
     edges_removed: tuple[str, ...] = ()
+    keys_changed: tuple[str, ...] = ()
+    """Key extractors of kept computations that are others now: their rows stand under the old keys."""
     refusals: tuple[str, ...] = ()
     """Why it cannot be."""
+
+    @property
+    def lines(self) -> list[str]:
+        """What is added, removed or changed, a line for each; none where the pipeline is the same."""
+        found = [
+            f"{what} {part} {name}"
+            for part, added, removed in (
+                ("computation", self.added, self.removed),
+                ("injector", self.injectors_added, self.injectors_removed),
+                ("sink", self.sinks_added, self.sinks_removed),
+                ("edge", self.edges_added, self.edges_removed),
+            )
+            for what, names in (("added", added), ("removed", removed))
+            for name in names
+        ]
+        return [*found, *(f"changed key extractor: {text}" for text in self.keys_changed)]
 
     def __str__(self) -> str:
         parts = [
@@ -55,6 +78,7 @@ class Change:
                 ("no longer writes", self.sinks_removed),
                 ("connects", self.edges_added),
                 ("no longer connects", self.edges_removed),
+                ("changes the keys of", self.keys_changed),
             )
             if names
         ]
@@ -70,8 +94,42 @@ class Change:
             raise PipelineError("; ".join(self.refusals))
 
 
-def change(new: Graph, store: Store) -> Change:
-    """What would become of the pipeline that a store belongs to, whether it runs or not."""
+def change_at_start(new: Graph, store: Store, accept: Collection[str]) -> list[str]:
+    """The one comparison, at a start: what is not the pipeline that the store knows, a line for each.
+
+    A `PipelineError` says why it cannot be; where the store has no pipeline yet, nothing has changed.
+    """
+    check_accept(new, accept)
+    with store.journal.snapshot() as snapshot:
+        check_format(snapshot.get(b"format"))
+        design = snapshot.get(b"design")
+    if design is None or unpack(design)["name"] != new.name:  # of another pipeline: refused when it is taken
+        return []
+    found = change(new, store, accept)
+    found.check()
+    for line in found.lines:
+        logger.warning("pipeline %s is not what its store knows: %s", new.name, line)
+    return found.lines
+
+
+def check_accept(new: Graph, accept: object) -> None:
+    """Refuses what is no list of the pipeline's computations."""
+    names = [] if isinstance(accept, str) or not isinstance(accept, Collection) else list(accept)
+    if isinstance(accept, str) or not isinstance(accept, Collection):
+        raise PipelineError(f"accept is a list of names of computations, such as ['NAME'], not {accept!r}")
+    for name in names:
+        if name not in new.nodes:
+            known = ", ".join(new.nodes)
+            raise PipelineError(
+                f"accept names {name!r}, which is no computation of the pipeline: it has {known}"
+            )
+
+
+def change(new: Graph, store: Store, accept: Collection[str] = ()) -> Change:
+    """What would become of the pipeline that a store belongs to, whether it runs or not.
+
+    ``accept`` names computations whose key extractors may be others than their rows were made with.
+    """
     with store.journal.snapshot() as snapshot:
         found = {key: snapshot.get(key) for key in (b"design", b"numbers", b"versions")}
         read = set(read_partitions(snapshot.scan(b"o", after(b"o"))))
@@ -80,10 +138,14 @@ def change(new: Graph, store: Store) -> Change:
     if design is None:
         raise PipelineError("the store has no pipeline in it yet: there is nothing to change; run it")
     numbers, versions = known[b"numbers"] or {}, known[b"versions"] or {}
-    return _difference(design, new, _Refusals(design, new, store, numbers, versions, read).all())
+    against = _Refusals(design, new, store, numbers, versions, read, accept)
+    refusals = against.all()
+    return _difference(design, new, against.keys_changed, refusals)
 
 
-def _difference(old: dict[str, Any], graph: Graph, refusals: Iterable[str]) -> Change:
+def _difference(
+    old: dict[str, Any], graph: Graph, keys_changed: Iterable[str], refusals: Iterable[str]
+) -> Change:
     new = design_of(graph)
     before, now = old["nodes"], new["nodes"]
     kept = tuple(name for name in now if name in before)
@@ -94,6 +156,7 @@ def _difference(old: dict[str, Any], graph: Graph, refusals: Iterable[str]) -> C
         *_both_ways(old["injectors"], new["injectors"]),
         *_both_ways(_sinks(old), _sinks(new)),
         *_both_ways(_edges(before, kept), _edges(now, kept)),
+        tuple(keys_changed),
         tuple(refusals),
     )
 
@@ -108,7 +171,7 @@ def _sinks(design: dict[str, Any]) -> list[str]:
 
 
 def _edges(nodes: Mapping[str, Any], kept: Iterable[str]) -> list[str]:
-    read = [f"{stream} to {name}" for name in kept for stream in nodes[name]["inputs"]]
+    read = [f"{public_name(stream)} to {name}" for name in kept for stream in nodes[name]["inputs"]]
     return read + [f"{name} to {stream}" for name in kept for stream in nodes[name]["outputs"]]
 
 
@@ -122,6 +185,8 @@ class _Refusals:
     numbers: dict[str, int]
     versions: dict[str, int]
     read: set[SourceName]
+    accept: Collection[str] = ()
+    keys_changed: list[str] = field(default_factory=list)
 
     def all(self) -> list[str]:
         """The reasons, in plain words; none: it can be."""
@@ -141,7 +206,17 @@ class _Refusals:
                     to_replay(self.new, name, fresh, self.read)
             except PipelineError as error:
                 found.append(str(error))
-            found += self._keys(name)
+            for text in self._keys(name):
+                if name in self.accept:
+                    self.keys_changed.append(f"{text} (accepted)")
+                elif self._has_rows(name):
+                    found.append(
+                        f"{text}; its state is kept by the old keys. Give it another name and remove this "
+                        f"one, or accept the new keys for what comes from now on: accept=[{name!r}], or "
+                        f"--accept {shlex.quote(name)}"
+                    )
+                else:
+                    self.keys_changed.append(text)
         return found
 
     def _keys(self, name: str) -> Iterable[str]:
@@ -150,15 +225,34 @@ class _Refusals:
             return
         before = known[name]["inputs"]
         now = design_of(self.new)
-        if self.old["python"] != now["python"]:
-            return  # its fingerprints say nothing here
-        for stream, (mark, shown) in now["nodes"][name]["inputs"].items():
-            if stream in before and before[stream][0] != mark:
-                yield (
-                    f"computation {name!r}, stream {stream!r}: the key extractor was {before[stream][1]} "
-                    f"and is to be {shown}; its state is kept by the old keys. Give it another name, and "
-                    "remove this one"
+        same_python = self.old["python"] == now["python"]
+        for stream, (mark, shown, by_value) in now["nodes"][name]["inputs"].items():
+            if stream not in before or before[stream][0] == mark:
+                continue
+            _, shown_before, by_value_before = before[stream]
+            if not same_python and not by_value and not by_value_before:
+                logger.warning(
+                    "computation %r, stream %r: the key extractor %s is taken for the one that it was, as "
+                    "functions of Python %s and %s cannot be compared",
+                    name,
+                    stream,
+                    shown,
+                    ".".join(map(str, self.old["python"])),
+                    ".".join(map(str, now["python"])),
                 )
+                continue
+            yield (
+                f"computation {name!r}, stream {public_name(stream)!r}: the key extractor was {shown_before} "
+                f"and is to be {shown}"
+            )
+
+    def _has_rows(self, name: str) -> bool:
+        prefix = row_prefix(self.numbers[name])
+        for shard in self.store.shards:
+            with shard.snapshot() as snapshot:
+                if next(iter(snapshot.scan(prefix, after(prefix))), None) is not None:
+                    return True
+        return False
 
     def _check_state(self, name: str, computation: Computation) -> None:
         """A codec that cannot read the stored state, or a version that cannot take it over."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import xxhash
 
+from millwheel.model.derived import KeptKey
 from millwheel.model.graph import Graph
+from millwheel.model.keys import ByKey
 
 _DEEPEST = 6  # functions that call functions: past that, two of one name are taken for the same
 _ADDRESS = " at 0x"
@@ -31,7 +34,7 @@ def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, A
         "python": list(sys.version_info[:2]),
         "nodes": {
             name: {
-                "inputs": {stream: [fingerprint(key), shown(key)] for stream, key in node.inputs.items()},
+                "inputs": {stream: _extractor(graph, stream, key) for stream, key in node.inputs.items()},
                 "outputs": list(node.streams),
                 "codec": shown(node.computation.codec),
                 "version": node.computation.version,
@@ -45,6 +48,24 @@ def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, A
         },
         "sinks": {stream: [shown(sink) for sink in sinks] for stream, sinks in graph.sinks.items()},
     }
+
+
+def _extractor(graph: Graph, stream: str, extractor: Any) -> list[Any]:
+    """A fingerprint of what gives a stream's records their keys, how it is shown, whether it is by value."""
+    before = list(_key_steps(graph, stream)) if isinstance(extractor, ByKey | KeptKey) else []
+    if not before:
+        return [fingerprint(extractor), shown(extractor), is_by_value(extractor)]
+    names = ", ".join(map(shown, before))
+    return [fingerprint([extractor, before]), names, all(map(is_by_value, before))]
+
+
+def _key_steps(graph: Graph, stream: str) -> Iterator[Any]:
+    """What gives the records of a derived stream their keys, in all the streams that it is derived from."""
+    for parent, found in graph.derived.items():
+        for derived, _ in found:
+            if derived.name == stream:
+                yield from _key_steps(graph, parent)
+                yield from (step.function for step in derived.steps if step.kind == "key")
 
 
 def shown(value: Any) -> str:
@@ -65,6 +86,22 @@ def fingerprint(value: Any) -> str:
     False
     """
     return xxhash.xxh3_64_hexdigest(repr(_plain(value, _DEEPEST)).encode("utf-8", "surrogatepass"))
+
+
+def is_by_value(extractor: Any) -> bool:
+    """Whether an extractor is one of ours, without a function in it: the same under every Python."""
+    return _is_ours(type(extractor)) and not any(callable(item) for item in _held(extractor).values())
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether it is defined here: then it is known by its name, as its code may change with each release."""
+    return str(getattr(value, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
+
+
+def _held(value: Any) -> dict[str, Any]:
+    slots = getattr(type(value), "__slots__", ())
+    names = [slots] if isinstance(slots, str) else list(slots)
+    return {**{name: getattr(value, name, None) for name in names}, **getattr(value, "__dict__", {})}
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -91,16 +128,16 @@ def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, type | types.BuiltinFunctionType | types.ModuleType):
         return _name(value)
     call = type(value).__call__ if callable(value) else None
-    code = deeper(call) if isinstance(call, types.FunctionType) else None
-    slots = getattr(type(value), "__slots__", ())
-    names = [slots] if isinstance(slots, str) else list(slots)
-    held = {**{name: getattr(value, name, None) for name in names}, **getattr(value, "__dict__", {})}
+    code = deeper(call) if isinstance(call, types.FunctionType) and not _is_ours(call) else None
+    held = _held(value)
     text = shown(value)
     return [type(value).__qualname__, code, deeper(held) if held or _ADDRESS in text else text]
 
 
 def _function(function: types.FunctionType, depth: int) -> Any:
     code = function.__code__
+    if _is_ours(function):
+        return [_name(function), _plain([_cell(cell) for cell in function.__closure__ or ()], depth - 1)]
     cells = [_cell(cell) for cell in function.__closure__ or ()]
     used = {name: function.__globals__.get(name) for name in code.co_names}
     used = {name: value for name, value in used.items() if isinstance(value, _LOOKED_INTO)}

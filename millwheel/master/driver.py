@@ -93,6 +93,7 @@ class Driver:
         self._balancer = balancer
         self.hot = HotKeys()
         self.observer: Observer | None = None
+        self.changes_at_start: list[str] = []
         self.job: int | None = None
         """Of the last epoch: see `Executor.job`."""
         if not locked:
@@ -478,7 +479,7 @@ class Driver:
             report.filter_bytes[name] = report.filter_bytes.get(name, 0) + size
             report.filter_error[name] = max(report.filter_error.get(name, 0.0), error)
         report.lag = self.sources.lag()
-        report.changes = self.layout.changes
+        report.changes, report.changes_at_start = self.layout.changes, list(self.changes_at_start)
         for name, (key, share, *window) in self.hot.found().items():
             report.hot_keys[name], report.hot_windows[name] = (key, share), (window[0], window[1])
         if self._drained:

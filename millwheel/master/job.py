@@ -7,13 +7,13 @@ import pickle
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
 from millwheel.errors import EngineGone, FencedError, Interrupted, MillWheelError, PipelineError
-from millwheel.master.change import Change, change
+from millwheel.master.change import Change, change, check_accept
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.explain import Explanation, explain
@@ -49,11 +49,12 @@ Removed = Literal["drain", "drop"]
 class _Apply:
     """Somebody waits for the pipeline to become another one."""
 
-    def __init__(self, pipeline: Pipeline, removed: Removed) -> None:
+    def __init__(self, pipeline: Pipeline, removed: Removed, accept: Collection[str] = ()) -> None:
         if removed not in ("drain", "drop"):
             raise PipelineError(f'removed is "drain" or "drop", not {removed!r}')
         self.pipeline = pipeline
         self.removed = removed
+        self.accept = accept
         self.change: Change | None = None
         self.error: BaseException | None = None
         self.done = threading.Event()
@@ -161,18 +162,21 @@ class Job:
         """Why a computation's low watermark stands where it stands."""
         return explain(self._driver.store, computation)
 
-    def apply(self, pipeline: Pipeline, *, removed: Removed = "drain") -> Change:
+    def apply(
+        self, pipeline: Pipeline, *, removed: Removed = "drain", accept: Collection[str] = ()
+    ) -> Change:
         """Lets the running pipeline become the given one, between two epochs.
 
         State, timers and watermarks of what is in both stay as they are. A computation that is new starts
         at the current watermarks, or with ``replay="earliest"`` at the beginning of its injectors. One that
         is gone leaves its state in the store; before that it finishes what is in flight for it, unless it is
         to be dropped. A change that kept state could not survive is a `PipelineError`, and the pipeline goes
-        on as it was.
+        on as it was. ``accept`` names computations whose key extractors may change though they have rows,
+        which stay under the old keys.
         """
         if self._rebuild is None:
             raise PipelineError("this job cannot be changed while it runs")
-        request = _Apply(pipeline, removed)
+        request = _Apply(pipeline, removed, accept)
         self._ask(request, "there is nothing to apply a pipeline to")
         assert request.change is not None
         return request.change
@@ -300,7 +304,7 @@ class Job:
             made: Any = pickle.loads(request.given["factory"])()
             if not isinstance(made, Pipeline):
                 raise PipelineError(f"the function gave {made!r}, not a millwheel.Pipeline")
-            asked = _Apply(made, request.given["removed"])
+            asked = _Apply(made, request.given["removed"], request.given.get("accept", ()))
         except Exception as error:
             self._requests.refuse(request, f"the new pipeline could not be made here ({reason(error)})")
             return
@@ -316,7 +320,8 @@ class Job:
         old = self._driver
         try:
             graph = build(request.pipeline)
-            found = change(graph, old.store)
+            check_accept(graph, request.accept)
+            found = change(graph, old.store, request.accept)
             found.check()
         except MillWheelError as error:
             request.finish(error)
@@ -359,6 +364,7 @@ class Job:
         before.let_go()  # a port of the old one may be wanted by the new one
         driver, executor = self._rebuild(graph)
         driver.baseline, driver.hot = before.baseline, before.hot
+        driver.changes_at_start = before.changes_at_start
         driver.rescale(before.slots)
         driver.observer = before.observer
         if driver.observer is not None:

@@ -83,6 +83,8 @@ class Report:
     """How many key intervals were moved, split and merged."""
     changes: list[dict[str, Any]] = field(default_factory=list, compare=False)
     """The last changes of the key intervals, oldest first: when, in which level, why, before and after."""
+    changes_at_start: list[str] = field(default_factory=list, compare=False)
+    """How the pipeline differed from the one that its store knew at the start: a line for each part."""
     hot_keys: dict[str, tuple[str, float]] = field(default_factory=dict, compare=False)
     """By computation: the key that had a good part of its records in this run, and at least which part."""
     hot_windows: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)

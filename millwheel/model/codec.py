@@ -175,7 +175,7 @@ def _import(name: str) -> type:
         raise CodecError(
             f"the dataclass {name} is not known here ({error}): decorate it with @millwheel.register"
         ) from error
-    if not isinstance(found, type):
+    if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or _is_named(found))):
         raise CodecError(f"{name} is not a dataclass")
     _registry[name] = found
     return found

@@ -10,11 +10,14 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.model.codec import pack, registered
+from millwheel.model.kinds import ENUM
 from tests.computations import Hooks, single
 from tests.conftest import MakeHarness
 
@@ -115,7 +118,7 @@ def same(found: Any, expected: Any) -> None:
         assert (found.fold, str(found.tzinfo)) == (expected.fold, str(expected.tzinfo))
 
 
-@pytest.mark.parametrize("value", [*PLAIN, *HASHABLE, *OTHERS], ids=repr)
+@pytest.mark.parametrize("value", [*PLAIN, *HASHABLE, *OTHERS], ids=lambda value: type(value).__name__)
 def test_a_state_comes_back_as_what_it_was(value: Any, harness: MakeHarness) -> None:
     found: list[Any] = []
     nested = {"list": [value, value], "dict": {"a": {"b": value}}, "tuple": (value,)}
@@ -135,7 +138,7 @@ def test_a_state_comes_back_as_what_it_was(value: Any, harness: MakeHarness) -> 
         same(state, [value, nested])
 
 
-@pytest.mark.parametrize("key", HASHABLE, ids=repr)
+@pytest.mark.parametrize("key", HASHABLE, ids=lambda value: type(value).__name__)
 def test_a_key_of_a_dict_comes_back_as_what_it_was(key: Any) -> None:
     state = {key: [key], "other": {key: 1}}
     same(mw.codecs.msgpack.decode(mw.codecs.msgpack.encode(state)), state)
@@ -222,9 +225,14 @@ def test_numpy_s_numbers_are_refused_with_what_to_do() -> None:
         mw.codecs.msgpack.encode({"mean": numpy.float64(1.5)})
 
 
-def test_a_state_that_an_earlier_version_wrote_is_read() -> None:
-    from millwheel.model.codec import pack
+def test_a_class_of_another_kind_is_neither_read_nor_known() -> None:
+    data = msgpack.packb(msgpack.ExtType(ENUM, pack(["builtins:dict", "a", None])))
+    with pytest.raises(mw.CodecError, match="builtins:dict is not a dataclass"):
+        mw.codecs.msgpack.decode(data)
+    assert "builtins:dict" not in registered()
 
+
+def test_a_state_that_an_earlier_version_wrote_is_read() -> None:
     assert mw.codecs.msgpack.decode(pack({(1, "a"): (1, 2)})) == {(1, "a"): [1, 2]}
 
 
