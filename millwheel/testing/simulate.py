@@ -38,7 +38,7 @@ from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker, committed, settle, weak_levels
+from millwheel.worker.step import Deferred, Worker, committed, settle, weak_levels
 from millwheel.worker.tasks import inject, run_epoch, run_level
 
 _SHARDS = 4
@@ -320,16 +320,31 @@ class _Executor:
         return last
 
     def _settle(self, plan: Plan) -> None:
-        """What weak levels have not written yet; where a worker has died with it, the epoch is run again."""
-        for worker in self._workers:
-            self._world.point()
-            self._world.current.in_task = True
-            try:
-                settle(worker.take_deferred(plan))
-            finally:
-                self._world.current.in_task = False
+        """What weak levels have not written yet; where a worker has died with it, the epoch is run again.
+
+        As on Spark, a level's writes wait until every later level has committed, whoever ran that.
+        """
+        deferred = [one for worker in self._workers for one in worker.take_deferred(plan)]
+        depth = len(self._graph.levels)
+        for level in sorted({one.level for one in deferred}, reverse=True):
+            if not committed(self._driver.store, plan, range(level + 1, depth + 1)):
+                raise Lost
+            for one in deferred:
+                if one.level == level:
+                    self._settle_one(one)
         if not committed(self._driver.store, plan, weak_levels(self._graph)):
             raise Lost
+
+    def _settle_one(self, deferred: Deferred) -> None:
+        """One such write, in the task that has it: it may be lost with it."""
+        self._world.point()
+        self._world.current.in_task = True
+        try:
+            settle([deferred])
+        except Lost:
+            pass  # found missing below
+        finally:
+            self._world.current.in_task = False
 
     def _mishap(self) -> Frame:
         return Frame(1, 0, {}, error=pickle.dumps(_Mishap("this input, or this hook, is to be mended")))

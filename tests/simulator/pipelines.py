@@ -177,6 +177,25 @@ def weak() -> mw.Pipeline:
     return p
 
 
+class Passes(mw.Computation):
+    """Passes on what it gets, and counts it."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["n"] = self.state.get("n", 0) + 1
+        self.produce("passed", record.value)
+
+
+def weak_twice() -> mw.Pipeline:
+    """Two weak levels before a strong one: of the two the last must commit first, whoever runs them."""
+    p = mw.Pipeline("weak twice")
+    p.inject("words", Parts())
+    p.add(Windower(), inputs={"words": mw.by("word")}, outputs=["windows"], strong_productions=False)
+    parity = {"windows": lambda record: str(record.value[1] % 2)}
+    p.add(Passes(), inputs=parity, outputs=["passed"], strong_productions=False)
+    p.add(Totals(), inputs={"passed": _all_together}, outputs=["totals"])
+    return p
+
+
 def weak_then_strong() -> mw.Pipeline:
     """Weak productions for a computation with strong ones."""
     p = mw.Pipeline("weak, then strong")

@@ -22,6 +22,7 @@ _CASES = [
     (pipelines.resent, pipelines.check_resent),
     (pipelines.draws, pipelines.check_draws),
     (pipelines.weak, None),
+    (pipelines.weak_twice, None),
     (pipelines.weak_then_strong, None),
     (pipelines.held, None),
     (pipelines.held_apart, None),
