@@ -93,8 +93,12 @@ class HookContext:
         used = attributes.pop("state", self) is not self
         if used and raw is not None:
             # Who used the last key's state will use this one's: spare the detour by __getattr__. Read
-            # and not changed, it encodes to the same bytes, and nothing is written.
-            self.load_state()
+            # and not changed, it encodes to the same bytes, and nothing is written. What cannot be read is
+            # the error of the hook that asks for it, and is diverted with its record.
+            try:  # noqa: SIM105  once for each key of each epoch: a context manager costs more than the read
+                self.load_state()
+            except CodecError:
+                pass
 
     def _migrated(self, raw: bytes) -> Any:
         """A state that may be of an earlier version; stored in the new form when the key is written."""

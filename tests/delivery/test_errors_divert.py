@@ -284,3 +284,77 @@ def test_without_divert_the_errors_stream_is_nobody_s(harness: MakeHarness) -> N
     p.add(Log(), inputs={"C.errors": mw.by_key}, outputs=["log"])
     with pytest.raises(mw.PipelineError, match=r"C\.errors.*divert"):
         harness(p)
+
+
+class _Unreadable:
+    """A codec that cannot read what it wrote for some keys."""
+
+    def encode(self, value: Any) -> bytes:
+        return mw.codecs.msgpack.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        value = mw.codecs.msgpack.decode(data)
+        if value.get("bad"):
+            raise ValueError("this state is damaged")
+        return value
+
+
+class _Remembers(mw.Computation):
+    """Marks the states of keys that begin with "bad", so that they cannot be read again."""
+
+    codec = _Unreadable()
+
+    def process_record(self, record: mw.Record) -> None:
+        if record.value == "skip":
+            return
+        self.state["n"] = self.state.get("n", 0) + 1
+        if self.key.startswith("bad") and record.value == "first":
+            self.state = {"bad": True}
+            self.set_timer("t", 50)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        self.produce("out", self.state["n"])
+
+
+def _remembering(errors: Any) -> mw.Pipeline:
+    p = mw.Pipeline("unreadable")
+    p.inject("in", mw.injectors.Records([]))
+    p.add(_Remembers(), name="C", inputs={"in": mw.by_key}, outputs=["out"], errors=errors)
+    return p
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "order", [["good", "bad 1", "bad 2"], ["bad 1", "good", "bad 2"], ["bad 1", "bad 2"]]
+)
+def test_a_state_that_cannot_be_read_is_diverted_whichever_key_ran_before(
+    order: list[str], seed: int
+) -> None:
+    h = mw.testing.Harness(_remembering("divert"), seed=seed)
+    for key in order:
+        h.send("in", "first", timestamp=1, key=key)
+    with h.epoch():
+        for key in order:
+            h.send("in", "again", timestamp=2, key=key)
+            h.send("in", "skip", timestamp=2, key=key)
+    bad = [key for key in order if key.startswith("bad")]
+    assert sorted(record.key for record in h.output("C.errors")) == bad
+    assert all("this state is damaged" in record.value["error"] for record in h.output("C.errors"))
+    h.advance("in", 60)
+    assert sorted(record.key for record in h.output("C.errors")) == sorted(bad * 2), "the timers, too"
+    assert h.status().failed["C"] == 2 * len(bad)
+
+
+@pytest.mark.parametrize("before", [["good"], []])
+def test_a_state_that_cannot_be_read_stops_the_run_in_the_hook_that_asks_for_it(before: list[str]) -> None:
+    h = mw.testing.Harness(_remembering("stop"))
+    for key in [*before, "bad"]:
+        h.send("in", "first", timestamp=1, key=key)
+    with h.epoch():
+        for key in [*before, "bad"]:
+            h.send("in", "skip", timestamp=2, key=key)
+    for key in before:
+        h.send("in", "again", timestamp=3, key=key)
+    with pytest.raises(mw.UserCodeError, match="this state is damaged") as caught:
+        h.send("in", "again", timestamp=3, key="bad")
+    assert (caught.value.computation, caught.value.key) == ("C", "bad")
