@@ -33,6 +33,8 @@ class WallClock:
         """At the last reading: by how much the clock was ahead of the steady one, and that one."""
         self.time = 0
         """The time of the last reading; before the first one, that of the journal."""
+        self.anew = False
+        """Whether it began anew, behind the time of the journal."""
         self.jumped = 0
         """How far the clock has jumped ahead in all, since it was first read."""
 
@@ -69,6 +71,7 @@ class WallClock:
                 format_time(self.time),
             )
             self.time = reading
+            self.anew = True
 
     def _jump(self, reading: int, jump: int) -> None:
         logger.warning(

@@ -253,6 +253,7 @@ class Driver:
             budget=max(_STEP_BUDGET, self.sizer.aim) if self._step_budget is None else self._step_budget,
             due_limit=self._due_limit,
             pending=self.authority.pending(),
+            relogs=self.clock.anew,
             ends_holds=ends_holds,
             weigh=not compact and self._balancer is not None and self._balancer.weighs(time.perf_counter()),
         )

@@ -14,12 +14,24 @@ from millwheel.model.graph import Edge, Graph
 from millwheel.model.record import RecordId, decode_json
 from millwheel.model.time import DAY
 from millwheel.store.base import Range, Snapshot
-from millwheel.store.layout import DIGEST, backlog_key, id_log_prefix, id_prefix, tablets_of, time_bytes
+from millwheel.store.layout import (
+    DIGEST,
+    after,
+    backlog_key,
+    id_log_prefix,
+    id_prefix,
+    tablets_of,
+    time_bytes,
+)
 from millwheel.store.waiting import Waiters
 from millwheel.worker.envelope import Columns, Section
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
+
+
+_LOGGED_TABLET = -3  # of a key of the log: the tablet, and a number of two bytes
+_RELOGGED = 256  # entries in a step: each has the IDs of a step
 
 
 class Arrivals:
@@ -249,6 +261,23 @@ class SeenIds:
             if not limit:
                 break
         return deletes
+
+
+def relogged(
+    computation: int, snapshot: Snapshot, epoch: int, now: int, mine: range, kept: int
+) -> list[tuple[bytes, bytes, bytes]]:
+    """Log entries of an interval that a clock which was wrong has dated too late: old key, new key, value."""
+    prefix = id_log_prefix(computation)
+    found: list[tuple[bytes, bytes, bytes]] = []
+    for key, value in snapshot.scan(prefix + time_bytes(min(now + kept + 1, 2**63 - 1)), after(prefix)):
+        tablet = key[_LOGGED_TABLET]
+        if tablet in mine:
+            number = 2**16 - 1 - len(found)  # those of this epoch's own IDs count up
+            place = epoch.to_bytes(8, "big") + bytes((tablet,)) + number.to_bytes(2, "big")
+            found.append((key, prefix + time_bytes(min(now + kept, 2**63 - 1)) + place, value))
+            if len(found) == _RELOGGED:
+                break
+    return found
 
 
 def backlog_range(computation: int, tablets: range) -> Range:

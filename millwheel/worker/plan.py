@@ -80,6 +80,8 @@ class Plan:
     """Whether intervals report what each of their tablets has had."""
     pending: dict[str, int] = field(default_factory=dict)
     """By computation, where somebody uses a percentile: how many timestamps are pending."""
+    relogs: bool = False
+    """Whether wall time went back between two runs: IDs that were logged for too late are logged anew."""
     ends_holds: bool = False
     """Whether this is the last epoch of a run that closes: no hook runs, and the holds that are left end."""
 

@@ -33,7 +33,14 @@ from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.layout import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, NOTHING
 from millwheel.worker.activity import Activity
-from millwheel.worker.arrivals import SeenIds, backlog_range, expired_range, id_retention, retentions
+from millwheel.worker.arrivals import (
+    SeenIds,
+    backlog_range,
+    expired_range,
+    id_retention,
+    relogged,
+    retentions,
+)
 from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
 from millwheel.worker.context import HookContext
@@ -452,6 +459,11 @@ class _Attempt:
         self._deletes += run.deletes
         self._deletes += tablets.deletes()
         self._deletes += waited
+        if plan.relogs and worker._retention[name]:
+            kept = max(worker._retention[name].values())
+            for old, new, value in relogged(number, snapshot, plan.epoch, plan.now, mine, kept):
+                self._deletes.append(old)
+                self._puts.append((new, value))
         if worker._retention[name]:
             self._deletes += seen.expired(snapshot, plan.now, _FORGET * len(worker._retention[name]))
         for stream, columns in _productions(context, run.diverted):

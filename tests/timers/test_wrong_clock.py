@@ -161,3 +161,33 @@ def test_a_start_with_the_clock_behind_the_journal_says_so_and_begins_at_the_clo
     caplog.clear()
     take(_pipeline(injector), store, clock=lambda: clock[0])[0].now()
     assert not caplog.records
+
+
+def test_ids_that_a_wrong_clock_logged_expire_when_they_should_have() -> None:
+    store, injector = MemoryStore(1), Growing()
+    clock = [NOW + YEARS]
+
+    def send(*ids: int) -> None:
+        injector.records["a"] += [mw.Record(value=1, timestamp=1, key=f"k{id}", id=id) for id in ids]
+
+    def run() -> mw.Report:
+        driver, executor = take(_pipeline(injector), store, clock=lambda: clock[0], slots=1)
+        while (plan := driver.next_plan()) is not None:
+            driver.run(plan, executor)
+        store.close()
+        return driver.report()
+
+    for id in range(5):
+        send(id)
+        run()
+    clock[0] = NOW
+    send(7)
+    run()
+    send(*range(5))
+    assert run().duplicates == {"C": 5}
+    assert len(list(store.shards[0].scan(b"I", b"J"))) == 6  # type: ignore[attr-defined]
+    for _ in range(3):
+        clock[0] += mw.DAY
+        send(clock[0])
+        run()
+    assert len(list(store.shards[0].scan(b"I", b"J"))) <= 2  # type: ignore[attr-defined]
