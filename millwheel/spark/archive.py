@@ -36,7 +36,7 @@ logger = logging.getLogger("millwheel")
 SWITCH = "MILLWHEEL_CLASS_ARCHIVE"
 """The environment variable that turns the archive off: ``off``."""
 
-_ROOM = 1 << 30  # bytes free: an archive has 120 million, and nobody's disk is to be filled by one
+_ROOM = 1 << 30  # bytes free: an archive has 150 million, and nobody's disk is to be filled by one
 _MEMORY = 2 << 30  # bytes free: the process that makes it takes 700 million, which a run may need
 _UNUSED = 30 * 86_400  # seconds after which an archive of another version is removed
 _AGAIN = 86_400  # seconds before another try, after one that failed
