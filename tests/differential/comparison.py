@@ -13,6 +13,7 @@ from millwheel.store.base import Store
 from millwheel.store.check import check
 from millwheel.store.layout import after, row_prefix
 from millwheel.store.row import decode_row
+from millwheel.watermark.percentile import variant
 from tests.differential.case import Case, NodeSpec, Step
 from tests.differential.engine import Engine
 from tests.differential.reference import EXACT, Reference
@@ -130,6 +131,8 @@ class Comparison:
         for name, node in self._reference.nodes.items():
             _same("the input watermark of", name, node.input, authority.inputs[name])
             _same("the low watermark of", name, node.lows[EXACT], authority.lows[name])
+            for p in self._engine.driver.graph.percentiles:
+                _same(f"the {p} watermark of", name, node.lows[p], authority.percentiles[variant(name, p)])
 
     def _counts(self) -> None:
         report = self._engine.report()

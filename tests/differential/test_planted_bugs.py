@@ -12,7 +12,7 @@ import pytest
 
 from millwheel.master.driver import Driver
 from millwheel.watermark.authority import WatermarkAuthority
-from millwheel.worker import combine
+from millwheel.worker import combine, pending
 from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.step import _Attempt
 from tests.differential.case import Case
@@ -72,6 +72,10 @@ def has_a_budget(case: Case) -> bool:
     return case.options.budget > 0 and any(step.rush for step in case.steps)
 
 
+def uses_percentiles(case: Case) -> bool:
+    return any(node.watermark < 1 for node in case.nodes)
+
+
 def drains_what_holds(case: Case) -> bool:
     holds = any(node.holds for node in case.nodes)
     return has_a_due_limit(case) and holds and any(step.drain and step.records for step in case.steps)
@@ -87,6 +91,20 @@ def test_a_drain_that_heeds_holds_again_in_its_second_epoch(plant: Plant) -> Non
     plant(Driver, "next_plan", "drain=drain or (continued and self._draining)", "drain=drain")
     plant(Driver, "held", "not self._at_rest", "not self._drained")
     assert found(drains_what_holds)
+
+
+def test_percentiles_that_count_timers_and_walk_keys(plant: Plant) -> None:
+    fixed = "for time in (timers if kind == KIND_WATERMARK else held).values():"
+    wrong = "for time in [min((timers if kind == KIND_WATERMARK else held).values())]:"
+    plant(pending, "_times", fixed, wrong)
+    assert found(uses_percentiles)
+
+
+def test_percentiles_that_depend_on_the_intervals(plant: Plant) -> None:
+    fixed = "passed((Pending(*mark.pending) for mark in marks), percentile)"
+    wrong = "min(passed([Pending(*mark.pending)], percentile) for mark in marks)"
+    plant(WatermarkAuthority, "_passed", fixed, wrong)
+    assert found(uses_percentiles)
 
 
 def test_new_input_while_a_budget_has_left_records(plant: Plant) -> None:
