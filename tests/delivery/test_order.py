@@ -22,7 +22,7 @@ from millwheel.store.layout import after, row_prefix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import decode_row
 from millwheel.worker.envelope import Columns, Section, unpack_section
-from millwheel.worker.keyed import _at
+from millwheel.worker.positions import at
 from millwheel.worker.route import Router
 from millwheel.worker.step import Worker
 from tests.computations import Hooks, hooks, single, values
@@ -211,4 +211,4 @@ def test_what_stands_at_positions_is_found_whether_they_are_runs_or_not(
 ) -> None:
     column = list(range(1_000, 1_500))
     wanted = sorted({*positions, *range(80, 80 + runs)})
-    assert list(_at(wanted, column)) == [column[position] for position in wanted]
+    assert list(at(wanted, column)) == [column[position] for position in wanted]
