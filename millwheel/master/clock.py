@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from millwheel.model.time import HOUR, format_time
+from millwheel.model.time import HOUR, SECOND, format_time
 
 logger = logging.getLogger("millwheel")
 
 _JUMP = HOUR  # less than that is a correction, a daylight saving that somebody set by hand, a long pause
+
+_APART = SECOND  # as far as the clocks of two machines may be: a new driver waits until its own has caught up
 
 
 class WallClock:
@@ -63,7 +65,7 @@ class WallClock:
 
     def _begin(self, reading: int) -> None:
         self._begun = True
-        if reading < self.time:
+        if self.time - reading > _APART:
             logger.warning(
                 "the clock reads %s, and the last epoch of this store was at %s: one of the two is wrong. "
                 "Wall time begins anew at the clock; wall timers that were set for later stay where they are",
