@@ -156,14 +156,13 @@ class _Revised(Computation):
         for window in sorted(windows, key=self.end):
             end = self.end(window)
             over = end <= self.low_watermark
-            if timer.clock == WALL:
-                if window.tick is not None and window.tick <= self.now and not over:
+            if over:
+                window.tick = None  # what is to be emitted at its end needs no early emission any more
+                if timer.clock != WALL and not window.closed:
                     self._emit(window)
-            elif over and not window.closed:
+                    window.closed = True
+            elif timer.clock == WALL and window.tick is not None and window.tick <= self.now:
                 self._emit(window)
-                window.closed = True
-            elif over:
-                window.tick = None
             if min(end + shape.lateness, MAX_TIME) > self.low_watermark or not window.closed:
                 kept.append(window)
         self._keep(kept)
@@ -287,7 +286,10 @@ class Sessions(_Revised):
 
     def accepts_late(self, record: Record) -> bool:
         """Whether the session that a late record would be in is kept still."""
-        windows = self._touching([Open(*fields) for fields in self.state], record.timestamp)
+        known = self.state
+        if not known:
+            del self.state  # to have looked is no reason to keep a row
+        windows = self._touching([Open(*fields) for fields in known], record.timestamp)
         last = max([record.timestamp, *(window.last for window in windows)])
         return self._shape.by_window and last + self._gap + self._shape.lateness > self.low_watermark
 

@@ -217,6 +217,24 @@ def test_a_tick_comes_though_records_come_all_the_time() -> None:
     assert len(emitted(h)) == 9
 
 
+def test_a_tick_and_the_end_of_a_window_in_one_epoch_emit_it_once() -> None:
+    h, _ = one(mw.windows.tumbling(100), early=10)
+    send(h, 1)
+    with h.epoch():
+        h.advance_wall(50)
+        h.advance("a", 100)
+    assert emitted(h) == [(0, 100, 1, 0)]
+    assert h.timers("out", "x") == []
+
+
+def test_a_late_record_of_a_key_without_a_session_leaves_no_row() -> None:
+    h, _ = one(mw.windows.session(10))
+    h.advance("a", 100)
+    send(h, 0)
+    assert h.status().dropped["out"] == 1
+    assert h.state("out", "x") is None
+
+
 def test_records_just_a_gap_apart_are_two_sessions() -> None:
     h, _ = one(mw.windows.session(10))
     send(h, 0)
