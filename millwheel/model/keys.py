@@ -115,8 +115,7 @@ def _column(values: Sequence[Any], field: str) -> list[Any]:
         return [value[field] for value in values]
     head, _, rest = field.partition(".")
     if "." not in rest:
-        # An eighth of what `_field` takes (0.15 us against 1.2 us a record); what is no dict raises, and is
-        # looked at again.
+        # One call less for each value than `_field`; what is no dict raises, and is read again by that.
         return [value[field] if field in value else value[head][rest] for value in values]
     return [_field(value, field) for value in values]
 
@@ -134,6 +133,18 @@ def _field(value: Any, field: str) -> Any:
         shown = f"it has {', '.join(map(str, has))[:120]}" if has else f"it is {shorten(value, 60)}"
         raise _NoField(f"the value has no field {field!r}: {shown}")
     return found
+
+
+def field_of(value: Any, field: str) -> Any:
+    """A field of a value, plain or nested, or None where it has none.
+
+    >>> field_of({"user": {"id": 7}}, "user.id"), field_of({"user.id": 8}, "user.id"), field_of({}, "x")
+    (7, 8, None)
+    """
+    found = _entry(value, field)
+    if found is _MISSING and "." in field:
+        found = _nested(value, field)
+    return None if found is _MISSING else found
 
 
 class _NoField(KeyError):

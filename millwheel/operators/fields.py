@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.errors import PipelineError
+from millwheel.model.keys import field_of
 
 Field = str | Callable[[Any], Any]
 
@@ -17,28 +18,16 @@ class FieldOf:
     (7, 8, None)
     """
 
-    __slots__ = ("name", "path")
+    __slots__ = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.path = name.split(".") if "." in name else None
 
     def __repr__(self) -> str:
         return repr(self.name)
 
     def __call__(self, value: Any) -> Any:
-        found = _entry(value, self.name)
-        if found is None and self.path is not None:
-            found = value
-            for name in self.path:
-                found = _entry(found, name)
-        return found
-
-
-def _entry(value: Any, name: str) -> Any:
-    if isinstance(value, dict):
-        return value.get(name)
-    return getattr(value, name, None) if hasattr(value, "__dataclass_fields__") else None
+        return field_of(value, self.name)
 
 
 def reader(field: object, where: str) -> Callable[[Any], Any]:
