@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Difference as error:
             failed += 1
             if options.keep:
-                print(f"seed {seed}: {str(error)[:300]}")
+                print(f"seed {seed}: {str(error)[:300]}", flush=True)
                 continue
             parts, error = shrink(draw(seed), parts, error)
-            print(f"{describe(draw(seed).without(parts))}\n{error}\n{command(seed, parts)}")
+            print(f"{describe(draw(seed).without(parts))}\n{error}\n{command(seed, parts)}", flush=True)
     print(f"{options.seeds} seeds, {failed} failed")
     return 1 if failed else 0
 
