@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.keep:
                 print(f"seed {seed}: {str(error)[:300]}", flush=True)
                 continue
-            parts, error = shrink(draw(seed), parts, error)
-            print(f"{describe(draw(seed).without(parts))}\n{error}\n{command(seed, parts)}", flush=True)
+            gone, error = shrink(draw(seed), parts, error)
+            print(f"{describe(draw(seed).without(gone))}\n{error}\n{command(seed, gone)}", flush=True)
     print(f"{options.seeds} seeds, {failed} failed")
     return 1 if failed else 0
 
