@@ -57,6 +57,8 @@ class HookContext:
         self.stored_version = 1
         """Of the row in hand; kept up to date for computations that have a version only."""
         self.deleted = False
+        self._deleted_by: Record | Timer | None = None
+        """What the hook had that deleted the state."""
         self.timers: Times = {}
         self.wall: Times = {}
         self.holds: Times = {}
@@ -109,6 +111,10 @@ class HookContext:
 
     def load_state(self) -> Any:
         """The state, at its first use."""
+        if self.deleted and self._deleted_by is not self.hand:
+            # By an earlier hook: to this one the key is as new as it would be in a later epoch, so that what
+            # is stored does not depend on how records are cut into epochs.
+            self.deleted, self.raw = False, None
         if self.raw is None or self.deleted:
             state = self.computation.initial_state()
         else:
@@ -132,6 +138,7 @@ class HookContext:
         """Forgets the state and its holds; the next use finds the initial one."""
         self.attributes.pop("state", None)
         self.deleted = True
+        self._deleted_by = self.hand
         self.holds.clear()
 
     def encoded(self) -> bytes | None:

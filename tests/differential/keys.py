@@ -20,7 +20,7 @@ class Key:
     state: Any = None
     """None: there is none."""
     deleted: bool = False
-    """Whether the state was deleted in this epoch."""
+    """Whether the state was deleted in this epoch, and no later hook has asked for it."""
     timers: dict[str, tuple[int, Any]] = field(default_factory=dict)
     holds: dict[str, int] = field(default_factory=dict)
     waiting: list[tuple[int, int, Record]] = field(default_factory=list)
@@ -67,17 +67,19 @@ class Hand:
         self.made: list[tuple[str, Any, int]] = []
         self.counted: Counter[str] = Counter()
         self._key = node.keys.setdefault(name, Key())
+        self._deletes = False
 
     @property
     def state(self) -> Any:
         if self._key.state is None:
             self._key.state = {}
+            self._key.deleted = self._key.deleted and self._deletes  # by an earlier hook: it is new
         return self._key.state
 
     @state.deleter
     def state(self) -> None:
         self._key.state = None
-        self._key.deleted = True
+        self._key.deleted = self._deletes = True
         self._key.holds.clear()
 
     def set_timer(self, tag: str, time: int, clock: Any = WATERMARK) -> None:

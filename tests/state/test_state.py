@@ -331,3 +331,29 @@ def test_a_state_that_the_codec_cannot_encode_names_computation_and_key(harness:
     assert isinstance(caught.value.cause, mw.CodecError)
     assert (caught.value.computation, caught.value.key) == ("C", "a")
     assert h.state("C", "a") == {"n": 1}
+
+
+class Looks(mw.Computation):
+    """Deletes its state when it is told to, and else looks at it."""
+
+    def process_record(self, record: mw.Record) -> None:
+        if record.value["delete"]:
+            del self.state
+        else:
+            self.produce("seen", len(self.state))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_what_is_stored_after_a_deletion_does_not_depend_on_the_cutting_into_epochs(apart: bool) -> None:
+    p = mw.Pipeline("looking")
+    p.inject("in", mw.injectors.Records([]))
+    p.add(Looks(), inputs={"in": lambda record: "key"}, outputs=["seen"])
+    h = mw.testing.Harness(p)
+    if apart:
+        for delete in (True, False):
+            h.send("in", {"delete": delete}, timestamp=1)
+    else:
+        with h.epoch():
+            for delete in (True, False):
+                h.send("in", {"delete": delete}, timestamp=1)
+    assert h.state("Looks", "key") == {}
