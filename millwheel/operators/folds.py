@@ -29,10 +29,13 @@ class Aggregate:
 
     keeps_value = False
     """Whether a value itself, and not a copy or a number, may become a part of what is so far."""
+    takes_whole = False
+    """Whether it may do without a field, and take whole values."""
 
     def __init__(self, field: Field | None) -> None:
-        where = f"agg.{type(self).__name__.lower()}"
-        self._read: Callable[[Any], Any] | None = None if field is None else reader(field, where)
+        self._read: Callable[[Any], Any] | None = None
+        if field is not None or not self.takes_whole:
+            self._read = reader(field, f"agg.{type(self).__name__.lower()}")
 
     def create(self) -> Any:
         """What there is before any value."""
@@ -61,6 +64,8 @@ class Aggregate:
 
 class Count(Aggregate):
     """How many records, or how many have the field."""
+
+    takes_whole = True
 
     def create(self) -> Any:
         return 0
@@ -112,6 +117,7 @@ class Reduce(_Two):
     """Folds whole values with a function of two."""
 
     keeps_value = True
+    takes_whole = True
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         super().__init__(None)
@@ -131,19 +137,27 @@ class Reduce(_Two):
 
 
 class Mean(Aggregate):
-    """The sum and the count."""
+    """The sum and the count; a sum of more than 64 bits, which no codec carries, as text."""
 
     def create(self) -> Any:
         return [0, 0]
 
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
-        return [so_far[0] + value, so_far[1] + 1]
+        return [_carried(_total(so_far) + value), so_far[1] + 1]
 
     def merge(self, a: Any, b: Any) -> Any:
-        return [a[0] + b[0], a[1] + b[1]]
+        return [_carried(_total(a) + _total(b)), a[1] + b[1]]
 
     def result(self, so_far: Any) -> Any:
-        return so_far[0] / so_far[1] if so_far[1] else None
+        return _total(so_far) / so_far[1] if so_far[1] else None
+
+
+def _total(so_far: Any) -> Any:
+    return int(so_far[0]) if type(so_far[0]) is str else so_far[0]
+
+
+def _carried(total: Any) -> Any:
+    return str(total) if isinstance(total, int) and not -(1 << 63) <= total < 1 << 64 else total
 
 
 class First(Aggregate):
@@ -263,6 +277,7 @@ class Collect(Aggregate):
     """All values, by timestamp; equal ones as they came."""
 
     keeps_value = True
+    takes_whole = True
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -285,6 +300,7 @@ class Own(Aggregate):
     """An aggregate of the user's own, which takes whole values."""
 
     keeps_value = True
+    takes_whole = True
 
     def __init__(self, own: OwnAggregate) -> None:
         super().__init__(None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from millwheel.model.injector import Injector
 from millwheel.model.pipeline import Pipeline as ModelPipeline
-from millwheel.operators.stream import Stream, checked_name
+from millwheel.operators.checks import checked_name
+from millwheel.operators.stream import Stream
 
 
 class Pipeline(ModelPipeline):

@@ -16,6 +16,7 @@ class Ranking(Aggregate):
     """
 
     keeps_value = True
+    takes_whole = True
 
     def __init__(self, field: Callable[[Any], Any], n: int) -> None:
         super().__init__(None)

@@ -6,23 +6,28 @@ Each operator is a computation of the pipeline under its own name, or steps that
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from millwheel.errors import PipelineError
 from millwheel.model.computation import Computation
-from millwheel.model.derived import MARK, KeptKey, OfValue, Step, StepKind, is_public, public_name
+from millwheel.model.derived import MARK, KeptKey, OfValue, Step, StepKind, public_name
 from millwheel.model.keys import By, ByKey, KeyExtractor, by
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
+from millwheel.operators.checks import (
+    checked_function,
+    checked_new,
+    checked_output,
+    checked_window,
+)
 from millwheel.operators.deduplication import First, Spaced
 from millwheel.operators.fields import Field, reader
 from millwheel.operators.folds import Aggregate, Collect, Count, Reduce, as_aggregate, positive
 from millwheel.operators.joining import Join
 from millwheel.operators.ranking import Ranking
 from millwheel.operators.windowing import Shape, windows
-from millwheel.operators.windows import Session, Sliding, Tumbling, Window, duration
+from millwheel.operators.windows import Window, duration
 
 if TYPE_CHECKING:
     from millwheel.operators.pipeline import Pipeline
@@ -70,7 +75,9 @@ class Stream:
 
     def named(self, name: str) -> Stream:
         """Gives the stream a name for everybody else: other computations, `Pipeline.stream`, sinks."""
-        checked_name(f"{self!r}.named", name)
+        where = f"{self!r}.named"
+        checked_output(where, self._pipeline, (self._base,), name)
+        checked_new(where, self._pipeline, name)
         self._pipeline.derive((self._base,), self._steps, name)
         return Stream(self._pipeline, name)
 
@@ -103,7 +110,7 @@ class Stream:
     def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
         """The ``n`` values with the largest field in each window, over all keys, as one record."""
         where = f"{self!r}.top"
-        checked_name(where, name)
+        checked_output(where, self._pipeline, (self._base,), name)
         checked_window(where, window)
         ranking = Ranking(reader(by, f"{where}: by"), positive(f"{where}: n", n))
         pairs = self._step("with_key", None)
@@ -115,7 +122,7 @@ class Stream:
         return Stream(self._pipeline, name)
 
     def _step(self, kind: StepKind, function: Callable[[Any], Any] | None) -> Stream:
-        if function is not None:
+        if kind != "with_key":
             checked_function(f"{self!r}.{kind}", function)
         label = self._label if kind in ("key", "with_key") else f"{self._label}.{kind}"
         return Stream(self._pipeline, self._base, (*self._steps, Step(kind, function)), label)
@@ -236,7 +243,7 @@ class KeyedStream(Stream):
             raise PipelineError(f"{where}: {other!r} has no keys: call key_by(...) on it")
         if how not in ("inner", "left", "right", "outer"):
             raise PipelineError(f'{where}: how is "inner", "left", "right" or "outer", not {how!r}')
-        checked_name(where, name)
+        checked_output(where, self._pipeline, (self._base, other._base), name)
         both = within if isinstance(within, tuple | list) else (within, within)
         if len(both) != 2:
             raise PipelineError(f"{where}: within is (before, after), or one number for both, not {within!r}")
@@ -258,7 +265,7 @@ class KeyedStream(Stream):
     def distinct(self, name: str, within: int | None = None) -> Stream:
         """The first record of each key; with ``within``, each with no other of its key so long before it."""
         where = f"{self!r}.distinct"
-        checked_name(where, name)
+        checked_output(where, self._pipeline, (self._base,), name)
         computation: Computation = First(name)
         if within is not None:
             computation = Spaced(name, duration(f"{where}: within", within, least=0))
@@ -315,7 +322,7 @@ class Windowed:
         return self._add("collect", name, {"values": Collect()})
 
     def _add(self, operator: str, name: Any, aggregates: dict[str, Aggregate]) -> Stream:
-        checked_name(f"{self!r}.{operator}", name)
+        checked_output(f"{self!r}.{operator}", self._stream._pipeline, (self._stream._base,), name)
         shape = Shape(name, aggregates, self._lateness, self._early)
         stream = self._stream
         stream._pipeline.add(
@@ -331,27 +338,3 @@ class Windowed:
 def everything(record: Record) -> str:
     """The key extractor of what is computed over all keys."""
     return ""
-
-
-def checked_name(where: str, name: object) -> None:
-    """Refuses what is no name of a stream."""
-    if not isinstance(name, str) or not name or not is_public(name):
-        raise PipelineError(f"{where}: the name of the stream is a text that is not empty, not {name!r}")
-
-
-def checked_window(where: str, window: object) -> None:
-    """Refuses what is no window."""
-    if not isinstance(window, Tumbling | Sliding | Session):
-        raise PipelineError(
-            f"{where}: a window is one of millwheel.windows, such as tumbling(millwheel.MINUTE), "
-            f"not {window!r}"
-        )
-
-
-def checked_function(where: str, function: object) -> Any:
-    """Refuses what cannot be called with a value."""
-    if not callable(function):
-        raise PipelineError(f"{where} takes a function of a value, not {function!r}")
-    if inspect.iscoroutinefunction(function):
-        raise PipelineError(f"{where}: {function!r} is async; operators call plain functions")
-    return function

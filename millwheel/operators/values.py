@@ -19,7 +19,7 @@ def distinct_key(value: Any) -> Any:
     if kind is str or kind is int:
         return value
     if kind is float:
-        return _NAN if value != value else value
+        return _NAN if value != value else _number(value)
     if kind is bool:
         return int(value)
     if kind is bytes:
@@ -36,6 +36,11 @@ def _ordered(value: Any) -> Any:
         return ["l", [_ordered(entry) for entry in value]]
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+    if isinstance(value, float):
+        return _number(value)
     return value
+
+
+def _number(value: float) -> int | float:
+    """The integer that a float is equal to, as far as MessagePack carries integers."""
+    return int(value) if value.is_integer() and -(2.0**63) <= value < 2.0**64 else value

@@ -213,7 +213,17 @@ BAD: dict[str, Any] = {
         lambda s: s.key_by("k").window(mw.windows.tumbling(1)).aggregate("x", n=Seen),
         "instance",
     ),
+    "a function that is None": (lambda s: s.map(None), "a function of a value"),
+    "an aggregate of no field": (lambda s: mw.agg.sum(None), "a field is its name"),
+    "a name that an injector has": (lambda s: s.map(len).named("b"), "an injector writes a stream 'b'"),
+    "a name that an operator has": (lambda s: (counted(s, "n"), s.named("n")), "computation 'n' writes"),
+    "an operator with the name of a step": (lambda s: (s.named("n"), counted(s, "n")), "already"),
+    "a stream that is made of itself": (lambda s: counted(counted(s.map(len), "n"), "a"), "made of"),
 }
+
+
+def counted(stream: mw.Stream, name: str) -> mw.Stream:
+    return stream.key_by("k").window(mw.windows.tumbling(1)).count(name)
 
 
 @pytest.mark.parametrize("mistake", BAD)
@@ -221,6 +231,7 @@ def test_a_mistake_is_an_error_when_it_is_made(mistake: str) -> None:
     make, words = BAD[mistake]
     p = mw.Pipeline("bad")
     stream = p.inject("a", source())
+    p.inject("b", source())
     with pytest.raises(mw.PipelineError, match=words):
         make(stream)
 

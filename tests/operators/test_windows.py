@@ -358,6 +358,28 @@ def test_distinct_counts_different_values_of_any_type() -> None:
     assert h.output("out")[0].value["about"] == 6
 
 
+def test_distinct_takes_numbers_of_any_size_and_equal_ones_once() -> None:
+    p = mw.Pipeline("sizes")
+    window = p.inject("a", source()).key_by(lambda value: "x").window(mw.windows.tumbling(100))
+    window.aggregate("out", exact=mw.agg.distinct("v"), about=mw.agg.approx_distinct("v"))
+    h = mw.testing.Harness(p)
+    for value in (1, 1.0, [1e300], [1e300], 1e300, [2.0**64], [float("inf")]):
+        h.send("a", {"v": value}, timestamp=1)
+    h.drain()
+    assert [(r.value["exact"], r.value["about"]) for r in h.output("out")] == [(5, 5)]
+
+
+def test_a_mean_of_large_integers_is_exact_though_their_sum_has_more_than_64_bits() -> None:
+    p = mw.Pipeline("means")
+    window = p.inject("a", source()).key_by(lambda value: "x").window(mw.windows.session(10))
+    window.aggregate("out", mean=mw.agg.mean("at"))
+    h = mw.testing.Harness(p)
+    for time in (0, 5, 18, 20, 11):  # two sessions, then one
+        h.send("a", {"at": 2**63 - 1 - 2**40}, timestamp=time)
+    h.drain()
+    assert [r.value["mean"] for r in h.output("out")] == [float(2**63 - 1 - 2**40)]
+
+
 def test_an_approximate_count_is_near_the_exact_one() -> None:
     p = mw.Pipeline("sketch")
     p.inject("a", source()).key_by("k").window(mw.windows.session(10)).aggregate(
