@@ -25,6 +25,7 @@ from millwheel.model.injector import Injector, Offset
 from millwheel.model.keys import tablet
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Pipeline
 from millwheel.model.record import Record, RecordId
+from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.sinks.collect import Collect
@@ -319,9 +320,11 @@ def _stand_in(pipeline: Pipeline) -> tuple[Graph, dict[str, _Sent], dict[str, Co
         for stream, found in graph.producers.items()
     }
     taps = {stream: Collect() for stream in graph.streams}
-    sinks = {
-        stream: (*(sink for sink in graph.sinks.get(stream, ()) if sink.in_driver), tap)
-        for stream, tap in taps.items()
+    sinks: dict[str, tuple[Sink, ...]] = {
+        stream: tuple(sink for sink in found if sink.in_driver) for stream, found in graph.sinks.items()
     }
+    sinks = {stream: found for stream, found in sinks.items() if found}
+    for stream, tap in taps.items():
+        sinks[stream] = (*sinks.get(stream, ()), tap)
     graph = replace(graph, sources=tuple(sources), producers=producers, sinks=sinks)
     return graph, sent, taps

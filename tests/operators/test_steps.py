@@ -247,3 +247,18 @@ def test_a_picture_shows_what_is_read_through_operators() -> None:
     p = mw.Pipeline("picture")
     p.inject("a", source()).filter(bool).key_by("k").window(mw.windows.tumbling(1)).count("counts")
     assert "a.filter" in p.to_mermaid()
+
+
+def test_the_harness_feeds_a_sink_in_memory_of_a_stream_without_a_name() -> None:
+    p = mw.Pipeline("sinks")
+    stream = p.inject("a", source())
+    mapped, keyed, both = mw.sinks.Collect(), mw.sinks.Collect(), mw.sinks.Collect()
+    stream.map(lambda value: value["n"]).sink(mapped)
+    stream.key_by("k").filter(lambda value: value["n"] > 1).sink(keyed)
+    stream.union(stream).sink(both)
+    h = mw.testing.Harness(p)
+    h.send("a", {"k": "x", "n": 1}, timestamp=1)
+    h.send("a", {"k": "x", "n": 2}, timestamp=1)
+    assert [record.value for record in mapped.records] == [1, 2]
+    assert [(record.key, record.value["n"]) for record in keyed.records] == [("x", 2)]
+    assert len(both.records) == 4
