@@ -128,10 +128,11 @@ class Driver:
             self.let_go()
             raise
         self._caught_up_first = graph.behind(graph.replays)
-        self._recovering = found.plan
+        self.recovering = found.plan  # until it is run again
         self._holds_ended = 0
         self._closes = closes
-        self._begins = begins
+        self.begins = begins
+        """Whether the run is yet to begin: it does with the first plan that is a new one."""
         self._draining = found.draining
         """Whether the last epoch did not heed holds: one that continues it does not either."""
         self._drained = found.draining and self.authority.unfinished
@@ -197,15 +198,15 @@ class Driver:
         An epoch that left something is continued before anything else happens (semantics 15): nothing new
         is read, and neither the injectors' watermarks nor the wall time move.
         """
-        if self._recovering is not None:
-            plan = self._recovering.with_sequencer(self.sequencer)
+        if self.recovering is not None:
+            plan = self.recovering.with_sequencer(self.sequencer)
             self.clock.resume(plan.now)
-            self._recovering = None
+            self.recovering = None
             return plan
         wait, left = self.authority.more_due, self.authority.left
         continued = wait or left > 0
         now = self.clock.time if continued else self.now()
-        begins = self._begins and not continued
+        begins = self.begins and not continued
         if begins:
             self.sources.begin()
         if (read and not continued) or not self.sources.polled:
@@ -287,7 +288,7 @@ class Driver:
 
         That is in the journal if the last run was stopped, or died before it had concluded.
         """
-        self._begins = False
+        self.begins = False
         lowered = self.sources.reopen()
         self._draining = self._draining and not lowered  # event time goes on, and holds count again
         if self.authority.lower(self.sources.watermarks, lowered) or lowered:

@@ -327,6 +327,8 @@ class Job:
             request.finish(error)
             return
         try:
+            if old.recovering is not None and (plan := old.next_plan()) is not None:
+                old.run(plan, self._executor)  # an epoch is finished by the graph that began it
             if found.removed and request.removed == "drain":
                 self._finish()
         except BaseException as error:  # an epoch failed, and with it the job
@@ -365,6 +367,7 @@ class Job:
         driver, executor = self._rebuild(graph)
         driver.baseline, driver.hot = before.baseline, before.hot
         driver.changes_at_start = before.changes_at_start
+        driver.begins = before.begins
         driver.rescale(before.slots)
         driver.observer = before.observer
         if driver.observer is not None:

@@ -124,8 +124,8 @@ class Sources:
 
     @property
     def level(self) -> bool:
-        """Whether a computation that catches up stands where the others stand."""
-        return 0 in self._gaps().values()
+        """Whether a computation that catches up stands where the others stand; known after a poll."""
+        return self.polled and 0 in self._gaps().values()
 
     @property
     def exhausted(self) -> bool:

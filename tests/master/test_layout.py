@@ -199,7 +199,7 @@ def test_a_plan_on_a_new_layout_is_run_again_on_it(slots: int, committed: int) -
     assert again is not None
     assert [cuts_of(part) for part in again.intervals] == [cuts_of(part) for part in plan.intervals]
     if not committed:
-        running.driver._recovering = again
+        running.driver.recovering = again
         assert running.end() == _UNDISTURBED
 
 

@@ -234,9 +234,9 @@ def _recovered_on_another_map(patch: pytest.MonkeyPatch) -> None:
     original = driver_module.Driver.next_plan
 
     def next_plan(self: Any, **options: Any) -> Any:
-        waiting = self._recovering
+        waiting = self.recovering
         if waiting is not None:
-            self._recovering = replace(waiting, intervals=self.intervals, slots=self.slots)
+            self.recovering = replace(waiting, intervals=self.intervals, slots=self.slots)
         return original(self, **options)
 
     patch.setattr(driver_module.Driver, "next_plan", next_plan)

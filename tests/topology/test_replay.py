@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,3 +277,28 @@ def test_of_an_injector_of_ones_own_that_is_told_of_commits_it_must_be_said_that
     assert mw.Injector().lost({}) is None
     assert mw.injectors.Http(0).lost({}) == "its log is removed as it is committed"
     assert mw.injectors.Generator(lambda i: mw.Record(value=i, timestamp=i)).lost({"0": 5}) is None
+
+
+def test_a_start_finds_the_files_that_are_replayed_under_their_new_names(tmp_path: Path) -> None:
+    out = mw.sinks.Collect()
+
+    def pipeline(*names: str) -> mw.Pipeline:
+        p = mw.Pipeline("rotated")
+        p.inject("in", mw.injectors.Files(tmp_path / "*", timestamp="time", unit="us", format="jsonl"))
+        p.add(Idle(), inputs={"in": mw.by("k")})
+        for name in names:
+            p.add(Tell(name), inputs={"in": mw.by("k")}, outputs=[name], replay="earliest")
+            p.sink(name, out)
+        return p
+
+    def write(name: str, first: int) -> None:
+        (tmp_path / name).write_text("".join(f'{{"time": {first + n}, "k": "a"}}\n' for n in range(10)))
+
+    write("log", 0)
+    running = Changing(pipeline())
+    running.settle()
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    write("other", 10)
+    running.start(pipeline("new"))
+    running.settle()
+    assert [record.timestamp for record in out.records] == list(range(20))

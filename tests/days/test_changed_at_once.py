@@ -1,0 +1,91 @@
+"""A pipeline that is changed before the first epoch of its run: the run begins all the same (semantics 9)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import millwheel as mw
+from millwheel.master.driver import Driver
+from millwheel.master.job import Job, _Apply
+from millwheel.master.local import LocalExecutor
+from millwheel.model.graph import Graph, build
+from millwheel.store.base import Store
+from millwheel.store.lmdb import LmdbStore
+from millwheel.worker.step import Worker
+from tests.computations import Idle, Windower
+from tests.days.mortal import Died
+from tests.store.driving import run
+
+MONDAY = [mw.Record(value={"k": "a"}, timestamp=n) for n in range(20)]
+TUESDAY = [mw.Record(value={"k": "a"}, timestamp=n) for n in range(20, 40)]
+
+
+def _pipeline(records: list[mw.Record], out: mw.sinks.Collect, *, more: bool = False) -> mw.Pipeline:
+    p = mw.Pipeline("days")
+    p.inject("in", mw.injectors.Records(records))
+    p.add(Windower(size=10, stamp=-1), inputs={"in": mw.by("k")}, outputs=["windows"], late="drop")
+    p.sink("windows", out)
+    if more:
+        p.add(Idle(), name="More", inputs={"in": mw.by("k")})
+    return p
+
+
+def _windows(out: mw.sinks.Collect) -> list[tuple[int, int]]:
+    return sorted((record.value["window"], record.value["count"]) for record in out.records)
+
+
+def _run_and_change_at_once(store: Store, pipeline: mw.Pipeline, other: mw.Pipeline) -> mw.Report:
+    """A run, and a change of its pipeline that comes before its first epoch."""
+
+    def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, LocalExecutor]:
+        driver = Driver(
+            graph, store, slots=1, clock=lambda: 0, owner="a test", locked=locked, begins=not locked
+        )
+        return driver, LocalExecutor(Worker(driver.graph, driver.numbers, store))
+
+    driver, executor = drive(build(pipeline), locked=False)
+    job = Job(driver, executor, until_exhausted=True, on_close=lambda: None, rebuild=drive)
+    asked = _Apply(other, "drain")
+    job._asked.put(asked)
+    job.start()
+    report = job.wait()
+    assert report is not None
+    if asked.error is not None:
+        raise asked.error
+    return report
+
+
+def test_what_the_last_run_left_at_its_end_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(driver: Driver) -> None:
+        raise Died
+
+    out = mw.sinks.Collect()
+    with monkeypatch.context() as patch:
+        patch.setattr(Driver, "conclude", dies)
+        with pytest.raises(Died):
+            run(_pipeline(MONDAY, out), LmdbStore(tmp_path, shards=1))
+    both = MONDAY + TUESDAY
+    report = _run_and_change_at_once(
+        LmdbStore(tmp_path, shards=1), _pipeline(both, out), _pipeline(both, out, more=True)
+    )
+    assert report.dropped["Windower"] == 0
+    assert _windows(out) == [(0, 10), (1, 10), (2, 10), (3, 10)]
+
+
+def test_an_epoch_that_was_begun_is_finished_before_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*arguments: object) -> None:
+        raise Died
+
+    out = mw.sinks.Collect()
+    with monkeypatch.context() as patch:
+        patch.setattr(Driver, "_commit", dies)
+        with pytest.raises(Died):
+            run(_pipeline(MONDAY, mw.sinks.Collect()), LmdbStore(tmp_path, shards=1))
+    _run_and_change_at_once(
+        LmdbStore(tmp_path, shards=1), _pipeline(MONDAY, out), _pipeline(MONDAY, out, more=True)
+    )
+    assert _windows(out) == [(0, 10), (1, 10)]
