@@ -45,9 +45,9 @@ PARTS = {
     ),
     "unpack": ("worker/arrivals.py", "worker/envelope.py:unpack_section", "worker/envelope.py:_numbers"),
     "load": (
-        "store/lmdb.py:get_each",
-        "store/lmdb.py:get",
-        "store/lmdb.py:scan",
+        "store/environment.py:get_each",
+        "store/environment.py:get",
+        "store/environment.py:scan",
         "store/row.py:decode_row",
         "worker/context.py:load_state",
         "worker/cache.py",

@@ -80,10 +80,9 @@ def shown(value: Any) -> str:
 def fingerprint(value: Any) -> str:
     """Equal for key extractors that do the same, as far as that can be seen.
 
-    >>> fingerprint(lambda record: record.value["a"]) == fingerprint(lambda record: record.value["a"])
-    True
-    >>> fingerprint(lambda record: record.value["a"]) == fingerprint(lambda record: record.value["b"])
-    False
+    >>> from millwheel.model.keys import by
+    >>> fingerprint(by("a")) == fingerprint(by("a")), fingerprint(by("a")) == fingerprint(by("b"))
+    (True, False)
     """
     return xxhash.xxh3_64_hexdigest(repr(_plain(value, _DEEPEST)).encode("utf-8", "surrogatepass"))
 

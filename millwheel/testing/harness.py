@@ -162,7 +162,7 @@ class Harness:
 
         >>> import millwheel as mw
         >>> p = mw.Pipeline("echo")
-        >>> p.inject("in", mw.injectors.Records([]))
+        >>> _ = p.inject("in", mw.injectors.Records([]))
         >>> class Echo(mw.Computation):
         ...     def process_record(self, record):
         ...         pass

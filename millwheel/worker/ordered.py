@@ -133,7 +133,8 @@ class Ordered:
                 record.stream = only
                 record.timestamp = timestamp
                 context.hand = record
-                hook(record)
+                if (result := hook(record)) is not None:
+                    raise ReturnedValue(result)
                 if context.changed:
                     first = _first(timers, wall, now)
                     context.changed = False
