@@ -336,6 +336,7 @@ class Job:
             raise
         try:
             self._become(graph)
+            self._publish()  # whoever asked sees the new pipeline in the status
             request.change = found
             request.finish()
         except FencedError as error:  # another driver has the pipeline: it is not taken back

@@ -297,3 +297,18 @@ def test_an_injector_that_cannot_be_opened_leaves_the_pipeline_as_it_was(
         feed.send(10)
         eventually(lambda: job.status().records["Counts"] >= 10)
     assert _counted(out) == Counter(range(10))
+
+
+def test_the_status_knows_a_new_computation_as_soon_as_it_is_applied(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    feed = Feed(tmp_path / "in")
+    feed.send(10)
+    pipeline = _pipeline(feed, tmp_path, sums=False)
+    with mw.start(pipeline, store=tmp_path / "store", spark=spark, slots=1) as job:
+        eventually(lambda: job.status().records_in == 10)
+        job.apply(_pipeline(feed, tmp_path, sums=True))
+        status = job.status()
+        assert status.records["Sums"] == 0
+        assert "Sums" in status.low_watermarks
+        job.stop()
