@@ -115,6 +115,8 @@ class Driver:
             self.authority.restore(roster.watermarks)
             self.sources = Sources(graph.sources, found.partitions, found.sources, graph.percentiles, closes)
             self.authority.admit(self.sources.watermarks, roster.watermarks)
+            back = roster.watermarks.keys() - found.watermarks.keys()  # it may have ended with another run
+            self.authority.lower(self.sources.watermarks, (), only=back)
             self.totals = Totals(found.totals)
             self.baseline = self.totals.copy()
             known = found.watermarks.keys() >= graph.nodes.keys()

@@ -145,17 +145,24 @@ class WatermarkAuthority:
                 percentiles[fast] = known[fast] = low
         return inputs, lows, percentiles
 
-    def lower(self, sources: Mapping[WatermarkName, int], lowered: Collection[SourceName]) -> bool:
+    def lower(
+        self,
+        sources: Mapping[WatermarkName, int],
+        lowered: Collection[SourceName],
+        only: Collection[str] | None = None,
+    ) -> bool:
         """Follows injectors whose watermarks went back, between two runs (semantics 9); False: nobody did.
 
         ``lowered`` names those injectors. Every computation behind one of them, and every one that stands at
-        the end of time, comes down to what its senders allow; the others stay.
+        the end of time, comes down to what its senders allow; the others stay. With ``only``, those of these
+        computations that stand at the end of time come down, and nobody else.
         """
         before = {**self.inputs}, {**self.lows}, {**self.percentiles}
         changed, known = set[Sender](lowered), dict(sources)
         for name, node in self._graph.nodes.items():
             senders = self._graph.senders(name)
-            if self.inputs[name] == MAX_TIME or not changed.isdisjoint(senders):
+            ended = self.inputs[name] == MAX_TIME
+            if name in only and ended if only is not None else ended or not changed.isdisjoint(senders):
                 changed.add(name)
                 reached = {
                     p: min((known[variant(sender, p)] for sender in senders), default=MAX_TIME)
