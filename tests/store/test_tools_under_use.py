@@ -100,9 +100,13 @@ def _commands(path: str, scratch: Path, first: int) -> Iterator[tuple[str, Any]]
         ["store", "compact", path],
         ["store", "copy", path, str(scratch / f"copy-{os.getpid()}")],
         ["store", "forget", "Nobody", "--store", path],
+        ["store", "export", path, str(scratch / f"export-{os.getpid()}")],
     ]
     for arguments in [*looks, takes[first % len(takes)]]:
-        yield " ".join(arguments[:2]), lambda arguments=arguments: _said(arguments)
+        yield (
+            " ".join(arguments[: 2 if arguments[0] == "store" else 1]),
+            lambda arguments=arguments: _said(arguments),
+        )
     yield "ui", lambda: _look(path)
 
 
@@ -120,7 +124,8 @@ def _use_tools(where: Path, scratch: Path, stop: Any, found: Any) -> None:
             done[status != 0] += 1
             if status not in (0, 1) or any(word in said for word in _NEVER):
                 wrong.append(f"{name}: {status} {said}")
-        shutil.rmtree(scratch / f"copy-{os.getpid()}", ignore_errors=True)
+        for made in ("copy", "export"):
+            shutil.rmtree(scratch / f"{made}-{os.getpid()}", ignore_errors=True)
         if stop.is_set():
             found.put((counts, wrong))
             return
@@ -192,6 +197,7 @@ def test_the_output_is_exact_whatever_tools_run_beside_the_pipeline(tmp_path: Pa
     wrong = [text for _, texts in reports for text in texts]
     assert not wrong, "\n".join(wrong[:10])
     for counts, _ in reports:
-        print(counts)
+        assert counts["status"][0], counts
+    assert sum(counts.get("store export", [0])[0] for counts, _ in reports), reports
     assert written(output) == written(expected)
     assert "nothing is wrong" in _until_it_works(["store", "check", path])
