@@ -109,7 +109,7 @@ class PlainWindows(Computation):
             self.produce(shape.stream, value, timestamp=min(end - 1, MAX_TIME))
         del self.state
 
-    def accepts_late(self, record: Record) -> bool:
+    def _accepts_late(self, record: Record) -> bool:
         """Whether one of a late record's windows is still open; one between windows is in none."""
         starts = self._window.starts(record.timestamp)
         open_still = not starts or starts[-1] + self._window.size > self.low_watermark
@@ -248,7 +248,7 @@ class RevisedWindows(_Revised):
         oldest = self.low_watermark - self._window.size - self._shape.lateness
         return [start for start in starts if start > oldest]
 
-    def accepts_late(self, record: Record) -> bool:
+    def _accepts_late(self, record: Record) -> bool:
         """Whether one of a late record's windows is kept still; one between windows is in none."""
         return bool(self._starts(record)) or not self._window.starts(record.timestamp)
 
@@ -284,7 +284,7 @@ class Sessions(_Revised):
         gap = self._gap
         return [window for window in windows if window.start - gap < time < window.last + gap]
 
-    def accepts_late(self, record: Record) -> bool:
+    def _accepts_late(self, record: Record) -> bool:
         """Whether the session that a late record would be in is kept still."""
         known = self.state
         if not known:

@@ -79,7 +79,7 @@ class KeyedRun:
         self._record_hook = self._guarded_record if divert else self._own_record_hook
         self._timer_hook = self._guarded_timer if divert else self._own_timer_hook
         self._keep_late = context.node.late == "deliver"
-        self._accepts_late: Callable[[Record], bool] | None = getattr(computation, "accepts_late", None)
+        self._accepts_late: Callable[[Record], bool] | None = getattr(computation, "_accepts_late", None)
         self._version = computation.version
 
     def run(
