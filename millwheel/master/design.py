@@ -17,6 +17,7 @@ import xxhash
 from millwheel.model.derived import KeptKey
 from millwheel.model.graph import Graph
 from millwheel.model.keys import ByKey
+from millwheel.model.names import SourceName
 
 _DEEPEST = 6  # functions that call functions: past that, two of one name are taken for the same
 _ADDRESS = " at 0x"
@@ -48,6 +49,25 @@ def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, A
         },
         "sinks": {stream: [shown(sink) for sink in sinks] for stream, sinks in graph.sinks.items()},
     }
+
+
+def sent_elsewhere(graph: Graph, before: dict[str, Any]) -> list[str]:
+    """Computations that give injected records other keys than those of an earlier design gave them.
+
+    Extractors that cannot be compared, those of another Python, are taken for the same.
+    """
+    now = design_of(graph)
+    same_python = before.get("python") == now["python"]
+    known = before.get("nodes", {})
+    return [
+        name
+        for name, node in now["nodes"].items()
+        for stream, (mark, _, by_value) in node["inputs"].items()
+        if stream in known.get(name, {"inputs": {}})["inputs"]
+        and any(isinstance(sender, SourceName) for sender in graph.producers[stream])
+        and mark != known[name]["inputs"][stream][0]
+        and (same_python or by_value or known[name]["inputs"][stream][2])
+    ]
 
 
 def _extractor(graph: Graph, stream: str, extractor: Any) -> list[Any]:

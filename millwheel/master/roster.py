@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import PipelineError
-from millwheel.master.design import design_of
+from millwheel.master.design import design_of, sent_elsewhere
 from millwheel.master.journal import Journal, Partition, Recovered, shape_of
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
@@ -73,7 +73,7 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         books = journal.read(_Books.read)
         _check_versions(graph, books)
         running, done = _catching_up(graph, books, found)
-        if not _finishes(journal, store, replaying(graph, running), found):
+        if not _finishes(journal, store, replaying(graph, running), found, books.design):
             continue
         numbers = dict(books.numbers)
         fresh = [name for name in graph.nodes if name not in numbers]
@@ -103,22 +103,25 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
             return Roster(entered, numbers, known)
 
 
-def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered) -> bool:
+def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered, design: dict[str, Any]) -> bool:
     """Whether the graph can finish an epoch that was started, if one was.
 
     One that was started with another graph, and of which nothing is in the store, is forgotten: then False.
+    So is one with other keys for injected records: they would come to intervals that have committed without
+    them, and to others a second time.
     """
     if found.plan is None:
         return True
     same, strong = journal.planned_for(graph)
-    if same:
+    rekeyed = sent_elsewhere(graph, design)
+    if same and not rekeyed:
         return True
     fence(store, found.plan.intervals, journal.sequencer)  # from here on nothing of it comes any more
     if touched(store, found.plan) or not strong:
         raise PipelineError(
-            f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another graph of "
-            "computations and is not finished; run the former pipeline once more on this store, "
-            "then change it"
+            f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another "
+            f"{f'key extractor of {rekeyed[0]!r}' if same else 'graph of computations'} and is not finished; "
+            "run the former pipeline once more on this store, then change it"
         )
     journal.forget_plan()
     found.plan = None

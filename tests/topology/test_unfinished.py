@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.worker.step import Worker
+from millwheel.worker.tasks import inject, run_level
 from tests.topology.changing import Changing, Log
 
 pytestmark = pytest.mark.usefixtures("on_each_store")
@@ -85,3 +87,32 @@ def test_a_zombie_of_the_forgotten_epoch_writes_nothing_any_more() -> None:
     assert all(isinstance(frame.error, mw.MillWheelError) for frame in frames)
     world.running.settle()
     assert world.seen() == [0]
+
+
+def test_records_that_get_other_keys_meanwhile_are_neither_lost_nor_counted_twice() -> None:
+    world = World()
+
+    def keyed(field: str) -> mw.Pipeline:
+        p = mw.Pipeline("unfinished")
+        p.inject("in", world.log)
+        p.add(_Tell(), name="Keyed", inputs={"in": mw.by(field)}, outputs=["out"])
+        p.sink("out", world.out)
+        return p
+
+    world.running.start(keyed("a"))
+    numbers = range(40)
+    world.log.append(*(mw.Record(value={"a": n, "b": -n}, timestamp=1) for n in numbers))
+    driver = world.running.driver
+    plan = driver.next_plan()
+    assert plan is not None
+    driver.journal.plan(plan, driver.graph)
+    worker = Worker(driver.graph, driver.numbers, world.running.store)
+    (frames,) = [inject(worker, plan, task) for task in range(plan.tasks)]
+    run_level(worker, plan, 1, 0, [frames[0]])  # the other slot dies
+    with pytest.raises(mw.PipelineError, match="another key extractor of 'Keyed' and is not finished"):
+        world.running.start(keyed("b"))
+    world.running.start(keyed("a"))
+    world.running.settle()
+    world.running.start(keyed("b"))
+    world.running.settle()
+    assert sorted(value["a"] for value in world.seen()) == list(numbers)
