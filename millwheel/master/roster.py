@@ -117,7 +117,8 @@ def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered, de
     if same and not rekeyed:
         return True
     fence(store, found.plan.intervals, journal.sequencer)  # from here on nothing of it comes any more
-    if touched(store, found.plan) or not strong:
+    # Weak productions, and records without computations, may be with sinks though nothing is in the store.
+    if touched(store, found.plan) or not strong or not found.plan.intervals:
         raise PipelineError(
             f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another "
             f"{f'key extractor of {rekeyed[0]!r}' if same else 'graph of computations'} and is not finished; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,26 @@ def test_records_that_get_other_keys_meanwhile_are_neither_lost_nor_counted_twic
     world.running.start(keyed("b"))
     world.running.settle()
     assert sorted(value["a"] for value in world.seen()) == list(numbers)
+
+
+def test_without_computations_the_sinks_may_have_it_though_nothing_is_there(tmp_path: Path) -> None:
+    world = World()
+    sink = mw.sinks.JsonLines(tmp_path / "out")
+
+    def plain(*names: str) -> mw.Pipeline:
+        p = mw.Pipeline("unfinished")
+        p.inject("in", world.log).filter(bool).named("kept").sink(sink)
+        for name in names:
+            p.add(_Tell(), name=name, inputs={"in": mw.by_key}, outputs=["out"])
+        return p
+
+    world.running.start(plain())
+    world.log.append(*(mw.Record(key="k", value=n, timestamp=n) for n in range(1, 21)))
+    world.begin(execute=True)
+    with pytest.raises(mw.PipelineError, match="run the former pipeline once more"):
+        world.running.start(plain("More"))
+    world.running.start(plain())
+    world.running.settle()
+    world.running.start(plain("More"))
+    world.running.settle()
+    assert [record.value for record in sink.records()] == [record.value for record in world.log.all()]
