@@ -46,7 +46,7 @@ def test_the_histogram_of_figure_13_has_every_record() -> None:
     [
         ("/any/millwheel/worker/route.py", "_keys", "extract"),
         ("/any/millwheel/worker/route.py", "send", "route"),
-        ("/any/millwheel/store/lmdb.py", "get_each", "load"),
+        ("/any/millwheel/store/environment.py", "get_each", "load"),
         ("/any/millwheel/store/lmdb.py", "write", "write"),
         ("/any/millwheel/sinks/jsonlines.py", "write_columns", "write"),
         ("/any/millwheel/master/journal.py", "commit", "commit"),

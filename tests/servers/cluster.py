@@ -70,13 +70,15 @@ class Standalone:
         return [process for worker in self.workers for process in _children(worker) if _is_executor(process)]
 
     def kill_worker(self) -> None:
-        """Kills a worker as a machine dies: its executor with it."""
+        """Kills a worker as a machine dies, its executor with it; waits until the master knows."""
         worker = next(worker for worker in self.workers if worker.poll() is None)
         family = psutil.Process(worker.pid).children(recursive=True)
         stop(worker, signal.SIGKILL)
         for process in family:
             if process.is_running():
                 process.kill()
+        left = sum(worker.poll() is None for worker in self.workers)
+        await_answer(lambda: self.alive() == left, self.master_process, "the Spark master")
 
 
 def _children(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
