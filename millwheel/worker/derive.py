@@ -74,6 +74,16 @@ class _Rows:
         if step.kind == "key":
             self._rekey(function)
             return
+        results = self._each(function, repr(step))
+        if step.kind == "map":
+            self._values, self._changed = results, True
+        elif step.kind == "flat_map":
+            self._expand(step, results)
+        elif not all(results):
+            self._keep([bool(result) for result in results])
+
+    def _each(self, function: Callable[[Any], Any], what: str) -> list[Any]:
+        """Results of a function of each value; the records that it fails on are reported and left out."""
         results: list[Any] = []
         good: list[bool] = []
         for position, value in enumerate(self.values):
@@ -82,15 +92,10 @@ class _Rows:
                 good.append(True)
             except Exception as error:
                 good.append(False)
-                self._fail(position, f"{step!r} raised {type(error).__name__}: {error}", error)
+                self._fail(position, f"{what} raised {type(error).__name__}: {error}", error)
         if not all(good):
             self._keep(good)
-        if step.kind == "map":
-            self._values, self._changed = results, True
-        elif step.kind == "flat_map":
-            self._expand(step, results)
-        elif not all(results):
-            self._keep([bool(result) for result in results])
+        return results
 
     def _fail(self, position: int, what: str, error: Exception | None = None) -> None:
         """Reports the parent's record, as it was."""
@@ -171,28 +176,16 @@ class _Rows:
 
     def columns(self) -> Columns:
         """The records as they are sent on: packed, or as they came where no value has changed."""
-        columns, index = self._columns, self.index
+        columns = self._columns
+        # Before all else: what cannot be encoded is left out of keys, timestamps and IDs too.
+        packed: list[bytes] = self._each(pack, "encoding the value") if self._changed else []
+        index = self.index
         times = [columns.timestamps[i] for i in index]
         if self._changed:
-            return Columns(self.keys, times, self._packed(), self.ids, True)
+            return Columns(self.keys, times, packed, self.ids, True)
         json = None if columns.json is None else [columns.json[i] for i in index]
         values = [] if columns.fields is not None else [columns.values[i] for i in index]
         fields = None
         if columns.fields is not None:
             fields = {name: [column[i] for i in index] for name, column in columns.fields.items()}
         return Columns(self.keys, times, values, self.ids, columns.packed, json, fields)
-
-    def _packed(self) -> list[bytes]:
-        assert self._values is not None
-        packed: list[bytes] = []
-        good: list[bool] = []
-        for position, value in enumerate(self._values):
-            try:
-                packed.append(pack(value))
-                good.append(True)
-            except Exception as error:
-                good.append(False)
-                self._fail(position, f"the value {shorten(value)} cannot be encoded ({error})", error)
-        if not all(good):
-            self._keep(good)
-        return packed

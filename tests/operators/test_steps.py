@@ -159,6 +159,19 @@ def test_a_record_that_a_function_fails_on_is_diverted_where_its_producer_divert
     assert h.output("never") == []
 
 
+def test_a_value_that_cannot_be_encoded_is_diverted_and_shifts_no_other() -> None:
+    p = mw.Pipeline("unencodable")
+    injector = mw.injectors.Records([])
+    injector.errors = "divert"
+    p.inject("a", injector).map(lambda v: object() if v == 2 else v * 10).named("out")
+    h = mw.testing.Harness(p)
+    with h.epoch():
+        for number in (1, 2, 3):
+            h.send("a", number, timestamp=number, key=f"k{number}")
+    assert [(r.key, r.value, r.timestamp) for r in h.output("out")] == [("k1", 10, 1), ("k3", 30, 3)]
+    assert [record.value["value"] for record in h.output("a.errors")] == [2]
+
+
 def test_process_returns_the_streams_of_its_outputs() -> None:
     class Two(mw.Computation):
         def process_record(self, record: mw.Record) -> None:
