@@ -54,8 +54,12 @@ class KeyedRun:
         budget: Budget,
         *,
         fires: bool = True,
+        wall_bound: int = MAX_TIME,
     ) -> None:
-        """Without ``fires`` no timer does: of a sender's records for this epoch more are to come."""
+        """Without ``fires`` no timer does: of a sender's records for this epoch more are to come.
+
+        Wall timers behind ``wall_bound`` do not fire either: records before them are left to the next epoch.
+        """
         self._context = context
         self._fires = fires
         self._prefix = row_prefix(number)
@@ -63,6 +67,7 @@ class KeyedRun:
         self._after = after
         self._low_before = low_before
         self._now = now
+        self._wall_until = min(now, wall_bound)
         self._seen = seen
         self._tablets = tablets
         self._budget = budget
@@ -94,7 +99,7 @@ class KeyedRun:
         context, report = self._context, self.report
         due: list[bytes] = []
         if self._fires:
-            due, report.more_due = self._tablets.due(snapshot, self._after, self._now, due_limit)
+            due, report.more_due = self._tablets.due(snapshot, self._after, self._wall_until, due_limit)
         parts = [(part, keys) for part, keys in _with_due(arrivals.parts(), due) if part or keys]
         if not parts:
             return
@@ -153,7 +158,7 @@ class KeyedRun:
         """
         context, tablets, budget = self._context, self._tablets, self._budget
         attributes, begin, encoded_state = context.attributes, context.begin, context.encoded
-        prefix, after, now, fires = self._prefix, self._after, self._now, self._fires
+        prefix, after, now, fires = self._prefix, self._after, self._wall_until, self._fires
         puts, deletes = self.puts, self.deletes
         versioned, version = self._version != 1, 1
         for (suffix, key), row in zip(keys.items(), rows, strict=True):
@@ -332,7 +337,7 @@ class KeyedRun:
         ordered.admit(old, self._without_duplicates, self._takes_late)
 
     def _ordered_runner(self, ordered: Ordered) -> Callable[[str, list[int]], int]:
-        context, budget, now = self._context, self._budget, self._now
+        context, budget, now = self._context, self._budget, self._wall_until
         if context.node.combine is not None:
             return ordered.combining_runner(context, budget, self._failed_record, self._fire, now)
         return ordered.runner(context, budget, self._record_hook, self._fire, now)
@@ -388,7 +393,7 @@ class KeyedRun:
         attributes["low_watermark"] = self._record_watermark
 
     def _due(self, timers: Times, wall: Times, bound: int) -> list[tuple[int, str]]:
-        after, now = min(self._after, bound), min(self._now, bound)
+        after, now = min(self._after, bound), min(self._wall_until, bound)
         due = [(time, tag) for tag, time in timers.items() if time <= after]
         if wall:
             due += [(time, tag) for tag, time in wall.items() if time <= now]

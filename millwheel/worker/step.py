@@ -400,6 +400,7 @@ class _Attempt:
             tablets,
             self._budget,
             fires=not waits,
+            wall_bound=bound if bound < now_at else MAX_TIME,
         )
         report = run.report
         ordered = Ordered(arrivals, before, bound) if in_order else None

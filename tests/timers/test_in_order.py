@@ -387,3 +387,34 @@ def test_what_waits_is_shown_by_inspect_and_status() -> None:
     (part,) = look(h._store, 0).computations
     assert part.waiting == 3
     assert "waiting" in text.status(look(h._store, 0))
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_a_wall_timer_has_its_place_among_the_records_of_an_epoch_however_it_is_cut(
+    limits: dict[str, Any],
+) -> None:
+    def process_record(c: Any, record: mw.Record) -> None:
+        c.produce("log", ["record", record.timestamp])
+        if record.value == "timer":
+            c.set_timer("wall", 30, clock=mw.WALL)
+        elif record.value == "clear":
+            c.clear_timer("wall")
+
+    p = mw.Pipeline("in order")
+    p.inject("in", mw.injectors.Records([]))
+    timed = Hooks(process_record, lambda c, timer: c.produce("log", [timer.clock, timer.timestamp]))
+    p.add(timed, name="Log", inputs={"in": mw.by_key}, outputs=["log"], in_order=True)
+    h = mw.testing.Harness(p, **limits)
+    for key, last in (("a", "go"), ("b", "clear")):
+        h.send("in", "timer", timestamp=1, key=key)
+        h.advance("in", 2)
+        for timestamp in (10, 20, 28):  # in epochs of their own: one piece of what waits is never cut
+            h.send("in", last if timestamp == 28 else "go", timestamp=timestamp, key=key)
+        h.send("in", "go", timestamp=31, key=key)
+    with h.epoch():
+        h.advance_wall(40)
+        h.advance("in", 100)
+    found = {key: [r.value for r in h.output("log") if r.key == key] for key in "ab"}
+    times = (1, 10, 20, 28, 31)
+    assert found["b"] == [["record", time] for time in times]
+    assert found["a"] == [*found["b"][:-1], ["wall", 30], found["b"][-1]]
