@@ -15,6 +15,7 @@ from millwheel.store.open import open_store
 from tests.servers.kafka import Broker, broker
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
+from tests.servers.s3 import Server, server
 from tests.store.driving import packing_much
 from tests.store.undoing import Undoing
 
@@ -109,6 +110,28 @@ def kafka() -> Iterator[Broker]:
             yield found
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Server]:
+    """One S3 server for all tests that need one; its credentials are in the environment."""
+    try:
+        with server() as found, pytest.MonkeyPatch.context() as patch:
+            for name, value in found.environment.items():
+                patch.setenv(name, value)
+            found.make_bucket("tests")
+            yield found
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+_prefixes = itertools.count()
+
+
+@pytest.fixture
+def s3_url(s3: Server) -> str:
+    """The URL of a prefix in object storage that nobody has written to."""
+    return s3.url("tests", f"prefix-{next(_prefixes)}")
 
 
 @pytest.fixture(scope="session")

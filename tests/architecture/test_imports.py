@@ -16,13 +16,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 ALLOWED = {
     "model": {"model", "errors"},
-    "store": {"store", "model", "errors"},
+    "store": {"store", "objects", "model", "errors"},
     "watermark": {"watermark", "model", "errors"},
     "worker": {"worker", "watermark", "store", "model", "errors"},
     "master": {"master", "worker", "watermark", "store", "model", "errors"},
     "operators": {"operators", "model", "errors"},
-    "injectors": {"injectors", "model", "errors"},
-    "sinks": {"sinks", "model", "errors"},
+    "injectors": {"injectors", "objects", "model", "errors"},
+    "sinks": {"sinks", "objects", "model", "errors"},
     "watch": {"watch", "master", "worker", "store", "model", "errors", "version"},
 }
 SPARK = {"pyspark", "py4j"}
