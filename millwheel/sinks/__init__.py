@@ -2,9 +2,11 @@
 
 from millwheel.sinks.callback import Callback
 from millwheel.sinks.collect import Collect
+from millwheel.sinks.delta import Delta
+from millwheel.sinks.iceberg import Iceberg
 from millwheel.sinks.jsonlines import JsonLines
 from millwheel.sinks.kafka import Kafka
 from millwheel.sinks.parquet import Parquet
 from millwheel.sinks.postgres import Postgres
 
-__all__ = ["Callback", "Collect", "JsonLines", "Kafka", "Parquet", "Postgres"]
+__all__ = ["Callback", "Collect", "Delta", "Iceberg", "JsonLines", "Kafka", "Parquet", "Postgres"]

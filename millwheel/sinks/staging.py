@@ -32,6 +32,15 @@ class Staged(NamedTuple):
     shard: int
     path: Path
 
+    def read(self) -> bytes:
+        """Return what was written."""
+        return self.path.read_bytes()
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        return self.path.stat().st_size
+
 
 class Staging:
     """Durable batches by (epoch, shard). Tasks put them; the driver alone reads and drops them."""
@@ -73,6 +82,10 @@ class Staging:
         """The batches of some epochs, in order."""
         return sorted(item for item in self._all() if after < item.epoch <= through)
 
+    def size(self) -> int:
+        """Return how many bytes are staged."""
+        return sum(item.size for item in self._all())
+
     def drop(self, through: int | None = None) -> None:
         """Removes the batches of epochs that were published (None: of all epochs)."""
         for item in self._all():
@@ -94,17 +107,18 @@ class Staging:
         return found
 
     def take(self) -> dict[str, Any]:
-        """Makes this driver the only one that may save; gives what the last one saved.
-
-        What writers that were killed have left half written is removed.
-        """
-        for entry in list(os.scandir(self._place)):
-            if entry.name.startswith("."):
-                Path(entry.path).unlink(missing_ok=True)
+        """Makes this driver the only one that may save; gives what the last one saved."""
+        self.sweep()
         state = self.state()
         self._owner = uuid.uuid4().hex
         write_whole(self._place / "state", json.dumps({**state, "owner": self._owner}).encode())
         return state
+
+    def sweep(self) -> None:
+        """Removes what writers that were killed have left half written."""
+        for entry in list(os.scandir(self._place)):
+            if entry.name.startswith("."):
+                Path(entry.path).unlink(missing_ok=True)
 
     def save(self, state: dict[str, Any]) -> None:
         """Replaces the state, durably; a driver that was taken over is refused."""

@@ -94,6 +94,10 @@ def sinks(config: dict[str, Any]) -> Iterator[mw.Sink]:
             yield mw.sinks.Parquet(sink["folder"], every=0.3)
         elif name == "callback":
             yield mw.sinks.Callback(Note(sink["folder"]))
+        elif name == "delta":
+            yield mw.sinks.Delta(sink["folder"], every=0.3, compact_after=3)
+        elif name == "iceberg":
+            yield mw.sinks.Iceberg(sink["catalog"], "ns.table", every=0.3)
         elif name == "postgres":
             yield mw.sinks.Postgres(sink["url"], "rows")
         else:

@@ -19,6 +19,7 @@ import pytest
 
 import millwheel as mw
 from tests.servers.topics import receive, send
+from tests.sinks import lakes
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 1_200
@@ -51,6 +52,17 @@ def _case(
             return [json.loads(value)["n"] for value in table["value"].to_pylist()]
 
         return _files(folder), {"folder": str(folder / "out")}, rows
+    if kind == "tables":
+        uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}/lake"
+        catalog = {"type": "sql", "uri": uri, "warehouse": warehouse}
+
+        def in_both() -> list[int]:
+            first, second = lakes.delta_rows(folder / "out"), lakes.iceberg_rows(folder / "lake/ns/table")
+            found = [sorted(json.loads(row["value"])["n"] for row in rows) for rows in (first, second)]
+            assert found[0] == found[1]
+            return found[0]
+
+        return _files(folder), {"delta": str(folder / "out"), "catalog": catalog}, in_both
     if kind == "postgres":
         url = request.getfixturevalue("postgres").make_database(f"kill{uuid.uuid4().hex}")
 
@@ -62,21 +74,22 @@ def _case(
     broker = request.getfixturevalue("kafka")
     source, target = (broker.make_topic(f"kill-{uuid.uuid4().hex}") for _ in range(2))
     send(broker.servers, source, _values())
-    place = {"servers": broker.servers}
+    servers = {"servers": broker.servers}
     return (
-        {"kind": "kafka", "topic": source, **place},
-        {"topic": target, **place},
+        {"kind": "kafka", "topic": source, **servers},
+        {"topic": target, **servers},
         lambda: [json.loads(message.value())["n"] for message in receive(broker.servers, target)],
     )
 
 
-@pytest.mark.parametrize("kind", ["jsonlines", "parquet", "postgres", "kafka"])
+@pytest.mark.parametrize("kind", ["jsonlines", "parquet", "tables", "postgres", "kafka"])
 def test_each_record_is_there_once_whenever_the_driver_is_killed(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     source, sink, found = _case(kind, tmp_path, request)
     config = json.dumps({"store": str(tmp_path / "store"), "source": source, "sink": {"kind": kind, **sink}})
     rng = random.Random(kind)
+    wanted = 2 if kind == "tables" else KILLS  # a start imports much
     kills, ended = 0, False
     while not ended:
         process = subprocess.Popen(
@@ -91,7 +104,7 @@ def test_each_record_is_there_once_whenever_the_driver_is_killed(
         for line in process.stdout:
             ended = line.strip() == "done"
             epochs -= line.strip().isdecimal()
-            if not epochs and kills < KILLS:
+            if not epochs and kills < wanted:
                 time.sleep(rng.random() * 0.03)  # somewhere in the next epoch
                 os.kill(process.pid, 9)
                 kills += 1
@@ -100,5 +113,5 @@ def test_each_record_is_there_once_whenever_the_driver_is_killed(
         process.stdout.close()
         code = process.wait(60)
         assert code == (0 if ended else -9)
-    assert kills == KILLS
+    assert kills == wanted
     assert sorted(found()) == list(range(RECORDS))

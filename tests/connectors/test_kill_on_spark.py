@@ -32,6 +32,7 @@ from tests.servers.kafka import Broker
 from tests.servers.postgres import Cluster
 from tests.servers.processes import Unavailable, free_port
 from tests.servers.topics import receive, send
+from tests.sinks import lakes
 from tests.spark.counted import set_count
 from tests.spark.waiting import eventually
 
@@ -87,6 +88,10 @@ def _append(path: Path, batch: list[dict[str, Any]]) -> bool:
     return True
 
 
+def _numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return [json.loads(row["value"])["n"] for row in rows]
+
+
 class World:
     """Sources that grow, and sinks to look into: all that can be had here."""
 
@@ -113,6 +118,14 @@ class World:
         out = mw.sinks.JsonLines(folder / "jsonlines")
         self._sink("jsonlines", lambda: [record.value["n"] for record in out.records()])
         self._sink("parquet", self._rows)
+        self._sink("delta", lambda: _numbers(lakes.delta_rows(folder / "delta")))
+        catalog = {
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db",
+            "warehouse": f"file://{folder}/lake",
+        }
+        table = folder / "lake" / "ns" / "table"
+        self._sink("iceberg", lambda: _numbers(lakes.iceberg_rows(table)), catalog=catalog)
         self.sinks["callback"] = {"folder": str(folder / "calls")}
         if kafka is not None:
             self._add_kafka(kafka, jars)

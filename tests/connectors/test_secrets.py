@@ -61,6 +61,31 @@ FAILING: dict[str, tuple[Callable[[], Any], Callable[[Any, Path], None]]] = {
         _inject,
     ),
     "injectors.Http": (lambda: mw.injectors.Http(1, host="203.0.113.1", token=SECRET), _inject),
+    "sinks.Delta": (
+        lambda: mw.sinks.Delta(
+            "s3://bucket/table",
+            storage_options={
+                "aws_endpoint": "http://127.0.0.1:1",
+                "aws_allow_http": "true",
+                "aws_region": "x",
+                "aws_access_key_id": "me",
+                "aws_secret_access_key": SECRET,
+                "max_retries": "0",
+            },
+        ),
+        _sink,
+    ),
+    "sinks.Iceberg": (
+        lambda: mw.sinks.Iceberg(
+            {
+                "type": "sql",
+                "uri": f"sqlite:////nowhere/{SECRET}?password={SECRET}",
+                "s3.secret-access-key": SECRET,
+            },
+            "n.t",
+        ),
+        _sink,
+    ),
     "sinks.Kafka": (lambda: mw.sinks.Kafka("127.0.0.1:1", "t", patience=0.3, settings=SASL), _sink),
     "sinks.Postgres": (lambda: mw.sinks.Postgres(f"postgresql://me:{SECRET}@127.0.0.1:1/db", "t"), _sink),
     "sinks.Postgres with settings": (

@@ -33,6 +33,15 @@ def sink(config: dict[str, Any]) -> mw.Sink:
     return mw.sinks.Kafka(config["servers"], config["topic"])
 
 
+def sinks(config: dict[str, Any]) -> list[mw.Sink]:
+    if config["kind"] == "tables":  # both in one victim: what takes long is to import their packages
+        return [
+            mw.sinks.Delta(config["delta"], every=0.1, compact_after=3),
+            mw.sinks.Iceberg(config["catalog"], "ns.table", every=0.2),
+        ]
+    return [sink(config)]
+
+
 def main() -> None:
     """Runs to the end, unless it is killed."""
     from millwheel.store.lmdb import LmdbStore
@@ -41,7 +50,8 @@ def main() -> None:
     p = mw.Pipeline("victim")
     p.inject("in", injector(config["source"]))
     p.add(Echo(), name="C", inputs={"in": mw.by("k")}, outputs=["out"])
-    p.sink("out", sink(config["sink"]))
+    for each in sinks(config["sink"]):
+        p.sink("out", each)
     driver, executor = take(p, LmdbStore(config["store"]))
     print("running", flush=True)
     while True:

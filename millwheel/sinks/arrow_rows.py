@@ -1,0 +1,113 @@
+"""Records as rows of Arrow, for tables of a lakehouse."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from millwheel.errors import MillWheelError
+from millwheel.model.record import Record
+from millwheel.model.time import SECOND
+from millwheel.sinks.plain import json_text
+
+DATE = "date"
+"""A column of the day of each record's timestamp, for tables that are partitioned by it."""
+
+# The years 1 to 9999: readers and writers of these formats fail for others, or take them for null.
+_FIRST = -62_135_596_800 * SECOND
+_LAST = 253_402_300_800 * SECOND - 1
+
+
+class ArrowRows:
+    """The columns of a table: ``key``, ``timestamp``, and ``value`` as JSON text or the fields of ``schema``.
+
+    It pickles, and is shipped with its sink to the tasks.
+    """
+
+    def __init__(self, sink: str, schema: Any, *, date: bool = False) -> None:
+        arrow = import_arrow(sink)
+        self._sink = sink
+        if isinstance(schema, arrow.Schema):
+            fields = list(schema)
+        else:
+            fields = [_field(arrow, sink, *item) for item in dict(schema or {}).items()]
+        own = {"key", "timestamp"} | ({DATE} if date else set())
+        taken = sorted(own & {field.name for field in fields})
+        if taken:
+            raise MillWheelError(
+                f"{sink}: {', '.join(taken)} is a column of the table already: rename the field in schema="
+            )
+        self._fields = fields
+        self._date = date
+        self.schema = arrow.schema(
+            [
+                arrow.field("key", arrow.string(), nullable=False),
+                arrow.field("timestamp", arrow.timestamp("us", "UTC"), nullable=False),
+                *([arrow.field(DATE, arrow.date32())] if date else []),
+                *(fields or [arrow.field("value", arrow.string())]),
+            ]
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return list(self.schema.names)
+
+    def encode(self, records: Sequence[Record]) -> bytes:
+        """Return the records as a stream of Arrow's IPC format."""
+        arrow = import_arrow(self._sink)
+        times = arrow.array([min(max(record.timestamp, _FIRST), _LAST) for record in records], arrow.int64())
+        times = times.cast(arrow.timestamp("us", "UTC"))
+        columns: list[Any] = [arrow.array([_text(record.key) for record in records], arrow.string()), times]
+        if self._date:
+            columns.append(times.cast(arrow.date32()))
+        if not self._fields:
+            columns.append(arrow.array([json_text(record.value) for record in records], arrow.string()))
+        columns += [self._column(arrow, field, records) for field in self._fields]
+        buffer = io.BytesIO()
+        with arrow.ipc.new_stream(buffer, self.schema) as writer:
+            writer.write_batch(arrow.record_batch(columns, schema=self.schema))
+        return buffer.getvalue()
+
+    def _column(self, arrow: Any, field: Any, records: Sequence[Record]) -> Any:
+        try:
+            return arrow.array([record.value.get(field.name) for record in records], field.type)
+        except (AttributeError, arrow.ArrowException, TypeError, OverflowError) as error:
+            raise MillWheelError(
+                f"{self._sink}: a value has no field {field.name!r} that is {field.type} ({error}): the "
+                "schema is for dicts whose fields have its types; convert them with map() before the sink"
+            ) from error
+
+
+def decode(batches: Iterable[bytes]) -> Any:
+    """Return one table of Arrow with the rows of all batches, in order.
+
+    Batches that a former version of the pipeline staged may lack columns that it has now: those are null.
+    """
+    arrow = import_arrow("the sink")
+    tables = [arrow.ipc.open_stream(batch).read_all() for batch in batches]
+    return arrow.concat_tables(tables, promote_options="default")
+
+
+def import_arrow(sink: str) -> Any:
+    """Return pyarrow, or say how to install it."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise MillWheelError(
+            f"{sink} needs pyarrow, which cannot be imported ({error}): pip install 'millwheel-spark[arrow]'"
+        ) from error
+    return pyarrow
+
+
+def _field(arrow: Any, sink: str, name: str, kind: Any) -> Any:
+    try:
+        return arrow.field(name, arrow.type_for_alias(kind) if isinstance(kind, str) else kind)
+    except (ValueError, TypeError) as error:
+        raise MillWheelError(f"{sink}: the type of {name!r} is {kind!r}, which is none of Arrow's") from error
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
