@@ -27,9 +27,9 @@ from benchmarks import chart, data, results
 from benchmarks.pipelines.windows import Windower
 from benchmarks.server import postgres
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.environment import LmdbShard
+from millwheel.store.lmdb.environment import LmdbShard
 from millwheel.store.open import open_store
 from millwheel.worker.cache import Cache
 from millwheel.worker.step import Worker

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from millwheel.store.environment import LmdbShard
+from millwheel.store.lmdb.environment import LmdbShard
 
 _KEYS = 100_000
 _TOUCHED = 5_000  # of them, in one transaction

@@ -13,9 +13,9 @@ from typing import Any
 import millwheel as mw
 from benchmarks import results
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
 
 _IDS = 5_000_000

@@ -18,9 +18,9 @@ import millwheel as mw
 from benchmarks import data, results
 from benchmarks.pipelines import windows
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
 
 _TARGET = 1.5  # times the time of a record

@@ -18,12 +18,19 @@ from typing import Any
 import millwheel as mw
 from benchmarks import results
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.keys import TABLETS
-from millwheel.store.layout import KIND_WATERMARK, counters_key, row_prefix, row_suffix, tablet_of, timer_key
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.keyspace import (
+    KIND_WATERMARK,
+    counters_key,
+    row_prefix,
+    row_suffix,
+    tablet_of,
+    timer_key,
+)
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.row import encode_row
 from millwheel.watch.history import Recorder
 from millwheel.worker.step import Worker

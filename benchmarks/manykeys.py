@@ -28,13 +28,13 @@ from benchmarks.pipelines.distinct import Counter as CountsRecords
 from benchmarks.server import postgres
 from benchmarks.session import session
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.time import MAX_TIME
-from millwheel.spark.executor import SparkExecutor
-from millwheel.store.layout import counters_key, row_prefix, row_suffix
-from millwheel.store.postgres import PostgresStore
+from millwheel.spark.job_executor import SparkExecutor
+from millwheel.store.keyspace import counters_key, row_prefix, row_suffix
+from millwheel.store.postgres.postgres_store import PostgresStore
 from millwheel.store.row import encode_row
 from millwheel.worker.step import Worker
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
+from millwheel.apps.zeitgeist import nab
+from millwheel.apps.zeitgeist.offline import detect
+from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.model.time import SECOND
-from millwheel.zeitgeist import nab
-from millwheel.zeitgeist.replay import detect
-from millwheel.zeitgeist.settings import Settings
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "nab"
 SETTINGS = Settings(kind="values", width=SECOND)

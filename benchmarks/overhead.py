@@ -29,9 +29,9 @@ from benchmarks.pipelines import windows
 from benchmarks.processes import cpu_seconds
 from benchmarks.session import session
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch.history import Recorder
 from millwheel.watch.metrics import exposition
 from millwheel.watch.server import _message

@@ -24,9 +24,9 @@ from typing import Any
 from benchmarks import chart, data, results
 from benchmarks.pipelines import windows
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
 
 _INTERVAL = 0.001  # seconds between looks
@@ -36,26 +36,26 @@ _TARGET = 3.0  # seconds, as `millwheel.run` has it: no step is cut short
 PARTS = {
     "decode": ("injectors", "model/record.py"),
     "extract": ("worker/route.py:_keys", "worker/route.py:_key", "model/keys.py"),
-    "route": ("worker/route.py", "worker/inject.py", "store/layout.py:tablets_of"),
+    "route": ("worker/route.py", "worker/inject.py", "store/keyspace.py:tablets_of"),
     "pack": (
         "worker/route.py:_pack",
         "worker/route.py:_section",
         "worker/route.py:finish",
         "worker/envelope.py",
     ),
-    "unpack": ("worker/arrivals.py", "worker/envelope.py:unpack_section", "worker/envelope.py:_numbers"),
+    "unpack": ("worker/inbox.py", "worker/envelope.py:unpack_section", "worker/envelope.py:_numbers"),
     "load": (
-        "store/environment.py:get_each",
-        "store/environment.py:get",
-        "store/environment.py:scan",
+        "store/lmdb/environment.py:get_each",
+        "store/lmdb/environment.py:get",
+        "store/lmdb/environment.py:scan",
         "store/row.py:decode_row",
         "worker/context.py:load_state",
         "worker/cache.py",
     ),
     "user code": ("benchmarks/pipelines",),
     "around it": ("worker",),
-    "encode": ("worker/context.py:encoded", "store/row.py", "store/layout.py"),
-    "write": ("store", "sinks"),
+    "encode": ("worker/context.py:encoded", "store/row.py", "store/keyspace.py"),
+    "write": ("store", "store/lmdb", "sinks"),
     "commit": ("master",),
 }
 """By part: functions of files, files, and folders, in this order of precedence. What is named nowhere, such
@@ -70,7 +70,7 @@ def part_of(path: str, function: str, line: str = "") -> str | None:
     >>> part_of("millwheel/worker/route.py", "_keys"), part_of("millwheel/worker/route.py", "send")
     ('extract', 'route')
     """
-    if path.endswith("store/lmdb.py") and ".commit(" in line:
+    if path.endswith("store/lmdb/lmdb_store.py") and ".commit(" in line:
         return "commit"
     folder = os.path.dirname(path)
     if not folder.endswith("benchmarks/pipelines") and "millwheel/" not in path:
@@ -114,7 +114,7 @@ class Sampler:
         while frame is not None:
             code = frame.f_code
             place = (code.co_filename, code.co_name)
-            if place[0].endswith("store/lmdb.py"):  # the one place where a line matters
+            if place[0].endswith("store/lmdb/lmdb_store.py"):  # the one place where a line matters
                 found = part_of(*place, linecache.getline(place[0], frame.f_lineno))
             else:
                 if place not in self._parts:

@@ -15,11 +15,11 @@ import psutil
 import millwheel as mw
 from benchmarks import chart, results
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
-from millwheel.worker.tablets import WATERMARK_TIMERS
+from millwheel.worker.timer_index import WATERMARK_TIMERS
 
 _PARTITIONS = 8
 _HOUR = 3_600

@@ -20,8 +20,8 @@ from benchmarks.session import session
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import shard_count
 from millwheel.model.graph import build
-from millwheel.spark.executor import SparkExecutor
-from millwheel.store.lmdb import LmdbStore
+from millwheel.spark.job_executor import SparkExecutor
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 
 _SLOTS = (1, 2, 4, 8, 16, 32)
 _RATE = 40  # records in a second for each slot: 32 slots have what two cores carry with a task for each

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from millwheel.spark import archive
+from millwheel.spark import class_archive
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SWITCHES = {"with": "on", "without": "off"}
@@ -20,9 +20,9 @@ _SWITCHES = {"with": "on", "without": "off"}
 def run(*, quick: bool = False, rounds: int = 7) -> dict[str, Any]:
     """Makes the archive if there is none, starts in turns, prints a table and writes the artifacts."""
     rounds = min(rounds, 2) if quick else rounds
-    place = archive.folder()
+    place = class_archive.folder()
     assert place is not None, "a user without a home has no cache folder"
-    if archive.Archive(place).find() is None:
+    if class_archive.Archive(place).find() is None:
         _start("on")
         program = f"from millwheel.spark import archive; archive.make({os.fspath(place)!r})"
         subprocess.run([sys.executable, "-c", program], check=True, cwd=_ROOT)
@@ -47,7 +47,7 @@ def _start(switch: str) -> dict[str, float]:
         [sys.executable, "-m", "benchmarks.pipelines.first"],
         check=True,
         cwd=_ROOT,
-        env={**os.environ, archive.SWITCH: switch},
+        env={**os.environ, class_archive.SWITCH: switch},
         stdout=subprocess.PIPE,
     )
     seconds: dict[str, float] = json.loads(found.stdout)

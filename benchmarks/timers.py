@@ -18,8 +18,8 @@ from benchmarks import chart, results
 from benchmarks.session import session
 from millwheel.master.driver import Driver
 from millwheel.model.graph import build
-from millwheel.spark.executor import SparkExecutor
-from millwheel.store.lmdb import LmdbStore
+from millwheel.spark.job_executor import SparkExecutor
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 
 _PENDING = 1_000_000
 _ROUNDS = 40

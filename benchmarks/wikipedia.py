@@ -14,9 +14,9 @@ from typing import Any
 import millwheel as mw
 from benchmarks import chart, results
 from benchmarks.session import session
+from millwheel.apps.zeitgeist.pipeline import count_anomalies
+from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.model.time import HOUR, MINUTE
-from millwheel.zeitgeist.pipeline import count_anomalies
-from millwheel.zeitgeist.settings import Settings
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikipedia"
 _BEGIN = 1_442_016_000 * mw.SECOND

@@ -23,10 +23,10 @@ from benchmarks.lag import polled
 from benchmarks.peers import transform_with_state
 from benchmarks.peers import zeitgeist as peer
 from benchmarks.session import session
+from millwheel.apps.zeitgeist.pipeline import count_anomalies
+from millwheel.apps.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.synthetic import DELAY, REGIONS, START, Queries, Traffic
 from millwheel.model.time import MINUTE
-from millwheel.zeitgeist.pipeline import count_anomalies
-from millwheel.zeitgeist.settings import Settings
-from millwheel.zeitgeist.stream import DELAY, REGIONS, START, Queries, Traffic
 
 _WIDTH = 15 * MINUTE
 _SLACK = DELAY * _WIDTH

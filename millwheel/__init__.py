@@ -25,7 +25,7 @@ from millwheel.model.time import DAY, HOUR, MAX_TIME, MILLISECOND, MIN_TIME, MIN
 from millwheel.model.timer import Timer
 from millwheel.operators import aggregates as agg
 from millwheel.operators import windows
-from millwheel.operators.pipeline import Pipeline
+from millwheel.operators.builder import Pipeline
 from millwheel.operators.stream import KeyedStream, Stream
 from millwheel.tables import read_store
 from millwheel.version import VERSION as __version__

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from millwheel import tracebacks
 from millwheel.errors import PipelineError
+from millwheel.job import SLOW_AFTER, Job
 from millwheel.master.balancer import Balancer
-from millwheel.master.change import change_at_start
 from millwheel.master.clock import WallClock
+from millwheel.master.diff import change_at_start
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots, shard_count
-from millwheel.master.job import SLOW_AFTER, Job
-from millwheel.master.progress import Progress, place
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
 from millwheel.store.scratch import MEMORY, Scratch
 from millwheel.watch.history import Recorder
-from millwheel.watch.key import codecs_of
+from millwheel.watch.key_view import codecs_of
+from millwheel.watch.progress import Progress, place
 from millwheel.watch.view import look
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _launch(
             **given,
         )
 
-        from millwheel.spark.executor import SparkExecutor
+        from millwheel.spark.job_executor import SparkExecutor
 
         try:
             return driver, SparkExecutor(context, driver.graph, driver.numbers, store, cache)

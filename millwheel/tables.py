@@ -48,6 +48,6 @@ def read_store(
 
     With the pipeline, states are read by the codecs of its computations; without, as MessagePack or JSON.
     """
-    from millwheel.spark.tables import read
+    from millwheel.spark.store_reader import read
 
     return read(spark, os.fspath(store), pipeline)

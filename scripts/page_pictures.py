@@ -19,11 +19,11 @@ from PIL import Image
 from selenium import webdriver
 
 import millwheel as mw
+from millwheel.job import Job
 from millwheel.master.driver import Driver
-from millwheel.master.job import Job
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch.history import Recorder
 from millwheel.watch.server import Server
 from millwheel.worker.step import Worker

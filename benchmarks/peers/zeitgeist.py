@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.peers.transform_with_state import committed, running_seconds
-from millwheel.zeitgeist.counts import CountModel, Forecast
-from millwheel.zeitgeist.episodes import Episode, Verdict
-from millwheel.zeitgeist.leaning import SENSITIVITY, Leaning, records_missed
-from millwheel.zeitgeist.packed import Packed
-from millwheel.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.counts import CountModel, Forecast
+from millwheel.apps.zeitgeist.episodes import Episode, Verdict
+from millwheel.apps.zeitgeist.leaning import SENSITIVITY, Leaning, records_missed
+from millwheel.apps.zeitgeist.packed import Packed
+from millwheel.apps.zeitgeist.settings import Settings
 
 _MILLISECONDS = 1_000
 _OUTPUT = "key STRING, kind STRING, start BIGINT"

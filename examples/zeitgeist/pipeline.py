@@ -5,7 +5,7 @@
 
 A count of search queries per second and query is compared with what a model of the query expects. There is no
 code for failures, for order or for duplicates: state, timers and productions of a key are committed together.
-The mathematics, what to expect and how sure one can be, is in `millwheel.zeitgeist`.
+The mathematics, what to expect and how sure one can be, is in `millwheel.apps.zeitgeist`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import millwheel as mw
-from millwheel.zeitgeist.counts import CountModel, Forecast
-from millwheel.zeitgeist.leaning import Leaning, records_missed
-from millwheel.zeitgeist.packed import Packed
-from millwheel.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.counts import CountModel, Forecast
+from millwheel.apps.zeitgeist.leaning import Leaning, records_missed
+from millwheel.apps.zeitgeist.packed import Packed
+from millwheel.apps.zeitgeist.settings import Settings
 
 SETTINGS = Settings(width=mw.SECOND)
 CONFIDENCE_THRESHOLD = 7.0  # decades

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from millwheel.errors import InputError
-from millwheel.injectors import birth, lines, parquet, units
+from millwheel.injectors import creation_time, lines, parquet, units
+from millwheel.injectors.csv_rows import Layout, Types
+from millwheel.injectors.file_identity import Identity
 from millwheel.injectors.folder import Folder, is_gzip
-from millwheel.injectors.identity import Identity
-from millwheel.injectors.rows import Layout, Types
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
@@ -155,7 +155,7 @@ class Files(Injector):
             return self._watermark(self._path(partition), offset or 0)
         if self._watermark == "created":
             if partition not in self._births:
-                self._births[partition] = birth.birth_time(self._path(partition))
+                self._births[partition] = creation_time.birth_time(self._path(partition))
             return self._births[partition]
         if self.slack is not None and not offset:
             return self._head(partition)

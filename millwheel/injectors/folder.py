@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from millwheel.errors import InputError
 from millwheel.injectors import parquet
-from millwheel.injectors.identity import Identity, identify, unpacked_size
+from millwheel.injectors.file_identity import Identity, identify, unpacked_size
 
 _TAIL = 1 << 16  # bytes looked at for the last line end of a file that may still grow
 _MANY = 1_000  # files: of more than that, two looks are

@@ -15,13 +15,13 @@ from typing import Any
 import orjson
 
 from millwheel.errors import InputError
+from millwheel.http_server import Handler, LimitedServer, Limits, Refused, foreign, is_loopback, matches
 from millwheel.injectors import units
+from millwheel.injectors.disk_log import Log, LogFull, pieces
 from millwheel.injectors.lines import Reader
-from millwheel.injectors.log import Log, LogFull, pieces
 from millwheel.injectors.units import BadLine, Unit, to_time
 from millwheel.model.injector import Injector, Offset, RecordBatch
 from millwheel.model.names import folder_name
-from millwheel.model.serving import Handler, LimitedServer, Limits, Refused, foreign, is_loopback, matches
 from millwheel.model.time import DAY, MIN_TIME, MINUTE, SECOND
 
 logger = logging.getLogger("millwheel")

@@ -12,8 +12,8 @@ from typing import IO, Any, cast
 import orjson
 
 from millwheel.errors import InputError
-from millwheel.injectors.fields import read as read_fields
-from millwheel.injectors.rows import Layout
+from millwheel.injectors.csv_rows import Layout
+from millwheel.injectors.json_fields import read as read_fields
 from millwheel.injectors.units import BadLine, Unit, factor_of, to_time
 from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.record import Record

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millwheel.errors import InputError
-from millwheel.injectors.table import check_columns, import_arrow, to_records
+from millwheel.injectors.arrow_table import check_columns, import_arrow, to_records
 from millwheel.injectors.units import Unit, check_first
 from millwheel.model.injector import RecordBatch
 

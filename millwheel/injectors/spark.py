@@ -19,7 +19,7 @@ from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors import parquet
-from millwheel.injectors.table import check_columns
+from millwheel.injectors.arrow_table import check_columns
 from millwheel.injectors.units import Unit, check_name
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.names import folder_name

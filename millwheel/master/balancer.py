@@ -1,7 +1,7 @@
 """The balancer: moves, splits and merges key intervals as the load shifts (7.1).
 
 It takes what intervals reported and gives decisions. It writes nothing and knows no clock: times come in
-as arguments. What becomes of a decision is `millwheel.master.layout`'s business.
+as arguments. What becomes of a decision is `millwheel.master.assignment`'s business.
 """
 
 from __future__ import annotations

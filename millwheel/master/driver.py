@@ -17,21 +17,21 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from millwheel.errors import EngineError, FencedError
+from millwheel.master.assignment import Change, Layout
 from millwheel.master.balancer import Balancer
 from millwheel.master.clock import WallClock
 from millwheel.master.delivery import deliver
 from millwheel.master.executor import Executor
-from millwheel.master.hot import HotKeys
+from millwheel.master.hot_keys import HotKeys
 from millwheel.master.intervals import Cuts, check_slots
 from millwheel.master.journal import Committed, Journal
-from millwheel.master.layout import Change, Layout
-from millwheel.master.marks import interval_mark
 from millwheel.master.observer import Observer
 from millwheel.master.planning import due_everywhere
-from millwheel.master.roster import enrol
+from millwheel.master.registry import enrol
 from millwheel.master.sizing import Sizer, without_start
 from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals
+from millwheel.master.watermark_reports import interval_mark
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Injector
 from millwheel.model.names import WatermarkName
@@ -40,11 +40,11 @@ from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Store
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker.envelope import Frame
+from millwheel.worker.epoch import load_error
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.step import touched, weak_levels
-from millwheel.worker.tablets import HOLDS, WAITING_TOTAL, WALL_TIMERS
-from millwheel.worker.tasks import load_error
+from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WALL_TIMERS
 
 logger = logging.getLogger("millwheel")
 

@@ -2,9 +2,9 @@
 
     format      the layout of the store, a number
     pipeline    the name of the pipeline that the store belongs to
-    numbers ... who is in the pipeline: see `millwheel.master.roster`
+    numbers ... who is in the pipeline: see `millwheel.master.registry`
     shape       who reads and writes which stream, for those who look at the store
-    design      what the pipeline is, as far as a change of it can be judged: see `millwheel.master.design`
+    design      what the pipeline is, as far as a change of it can be judged: see `millwheel.master.topology`
     topology    the levels and edges of the graph that the plan was made for
     id          a name that no other store has
     driver      the generation of drivers, and who the present one is; a change of intervals takes the next
@@ -12,7 +12,7 @@
     plan        the epoch that was started last
     commit      the epoch that was committed last, the watermarks, the totals
     o...        one entry for each injector and partition: offset, watermark, newest timestamp
-    request, answer   what other processes ask: see `millwheel.master.requests`
+    request, answer   what other processes ask: see `millwheel.master.mailbox`
     watch, h... what an observer notes for those who look: see `millwheel.watch.history`
 
 Each write says which generation it comes from; a driver that was taken over is refused (6.2).
@@ -32,8 +32,8 @@ from millwheel.model.injector import Offset
 from millwheel.model.names import Sender, SourceName, WatermarkName, source_name, watermark_name
 from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
-from millwheel.store.copy import refuse_unfinished
-from millwheel.store.layout import FORMAT, after, check_format, partition_key
+from millwheel.store.keyspace import FORMAT, after, check_format, partition_key
+from millwheel.store.tools.copy import refuse_unfinished
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import weak_levels
 

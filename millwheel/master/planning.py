@@ -14,7 +14,7 @@ from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.watermark.source import SourceMark
 from millwheel.worker.plan import Range
-from millwheel.worker.tablets import WAITING_TOTAL, WATERMARK_TIMERS
+from millwheel.worker.timer_index import WAITING_TOTAL, WATERMARK_TIMERS
 
 _ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
 

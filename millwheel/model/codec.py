@@ -22,7 +22,7 @@ import msgpack as _msgpack
 import msgspec as _msgspec
 
 from millwheel.errors import CodecError, shorten
-from millwheel.model.kinds import TUPLE, is_kind, pack_kind, unpack_kind, why_not
+from millwheel.model.extension_types import TUPLE, is_kind, pack_kind, unpack_kind, why_not
 
 _DATACLASS = 1  # the MessagePack extension type that carries a dataclass: [name, {field: value}]
 

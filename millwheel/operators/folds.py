@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from millwheel.errors import PipelineError
 from millwheel.operators import sketch
 from millwheel.operators.fields import Field, reader
-from millwheel.operators.values import distinct_key
+from millwheel.operators.value_keys import distinct_key
 
 
 class OwnAggregate(Protocol):

@@ -30,7 +30,7 @@ from millwheel.operators.windowing import Shape, windows
 from millwheel.operators.windows import Window, duration
 
 if TYPE_CHECKING:
-    from millwheel.operators.pipeline import Pipeline
+    from millwheel.operators.builder import Pipeline
 
 How = Literal["inner", "left", "right", "outer"]
 _NEED_A_KEY = ("window", "join", "distinct", "process")

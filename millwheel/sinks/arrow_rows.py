@@ -9,7 +9,7 @@ from typing import Any
 from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
 from millwheel.model.time import SECOND
-from millwheel.sinks.plain import json_text
+from millwheel.sinks.json_values import json_text
 
 DATE = "date"
 """A column of the day of each record's timestamp, for tables that are partitioned by it."""

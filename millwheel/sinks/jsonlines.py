@@ -14,7 +14,7 @@ import orjson
 
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
-from millwheel.sinks.plain import bytes_text, json_text
+from millwheel.sinks.json_values import bytes_text, json_text
 from millwheel.sinks.segments import segments
 from millwheel.sinks.staging import Staging
 

@@ -12,7 +12,7 @@ from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
 from millwheel.model.secrets import hide, is_secret
 from millwheel.model.sink import Sink
-from millwheel.sinks.plain import to_plain
+from millwheel.sinks.json_values import to_plain
 
 logger = logging.getLogger("millwheel.kafka")
 

@@ -14,7 +14,7 @@ from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.model.time import DAY
-from millwheel.sinks.plain import json_text
+from millwheel.sinks.json_values import json_text
 from millwheel.sinks.staging import Later, Staging, sync_folder
 
 _EVERY = 30.0  # seconds between files: an hour of epochs leaves a hundred for each stream

@@ -12,7 +12,7 @@ from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
 from millwheel.model.secrets import hide, percent_encoded, secrets_of, without_secrets
 from millwheel.model.sink import Sink
-from millwheel.sinks.plain import json_text, to_plain
+from millwheel.sinks.json_values import json_text, to_plain
 
 MARKERS = "millwheel_epochs"
 _MAKE_MARKERS = f"""

@@ -27,9 +27,9 @@ from pyspark.errors import PySparkException
 
 from millwheel.errors import EngineError, StoreError
 from millwheel.spark import probe
-from millwheel.spark.packing import pack_modules
+from millwheel.spark.module_zip import pack_modules
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 
 logger = logging.getLogger("millwheel")
 

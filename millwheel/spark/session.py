@@ -107,7 +107,7 @@ def _import_pyspark() -> None:
 
 def _start_jvm(conf: SparkConf, ours: bool, java: str) -> None:
     """Starts the JVM; one on this machine with an archive of its classes, if there is one."""
-    from millwheel.spark.archive import archive
+    from millwheel.spark.class_archive import archive
     from millwheel.spark.jvm import launch
 
     options = [*_log_options(), *([_LOCAL_JAVA, java] if ours else ())]

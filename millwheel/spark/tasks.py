@@ -23,15 +23,15 @@ from pyspark.cloudpickle import dumps as cloud_dumps
 from millwheel.errors import MillWheelError, PipelineError
 from millwheel.model import codec
 from millwheel.model.graph import Graph
-from millwheel.spark.parcels import Parcel, receive, send
+from millwheel.spark.shared_memory import Parcel, receive, send
 from millwheel.store.base import Store
-from millwheel.store.environment import LmdbShard, explained
-from millwheel.store.identity import private_folder
+from millwheel.store.lmdb.environment import LmdbShard, explained
+from millwheel.store.lmdb.manifest import private_folder
 from millwheel.store.open import open_store, open_to_read, place_of
 from millwheel.worker.cache import Cache
+from millwheel.worker.epoch import inject, run_epoch, run_level
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker, committed, settle
-from millwheel.worker.tasks import inject, run_epoch, run_level
 
 logger = logging.getLogger("millwheel")
 

@@ -2,7 +2,7 @@
 
 A store is a journal, which the driver writes, and a number of shards, which hold the rows of the keys.
 Each is an ordered map of bytes. `Shard.write` is atomic and durable: all of it is there afterwards, or
-none. What the bytes mean is said in `millwheel.store.layout`; a store does not know.
+none. What the bytes mean is said in `millwheel.store.keyspace`; a store does not know.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from millwheel.errors import StoreError
 from millwheel.store.base import Store
-from millwheel.store.copy import refuse_unfinished
-from millwheel.store.layout import check_format
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.keyspace import check_format
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryStore
+from millwheel.store.tools.copy import refuse_unfinished
 
 _POSTGRES = ("postgresql", "postgres")
 
@@ -81,7 +81,7 @@ def _open(
 
 def _postgres(url: str, *, shards: int, existing: bool, readonly: bool) -> Store:
     try:
-        from millwheel.store.postgres import PostgresStore
+        from millwheel.store.postgres.postgres_store import PostgresStore
     except ImportError as error:
         raise StoreError(
             f"a store in PostgreSQL needs psycopg, which cannot be imported ({error}): "

@@ -16,8 +16,7 @@ from typing import Any
 
 from millwheel.errors import InputError, PipelineError, shorten
 from millwheel.master.driver import DUE_LIMIT, Driver
-from millwheel.master.explain import Explanation, explain
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.master.status import Report
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph, build
@@ -29,9 +28,10 @@ from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.sinks.collect import Collect
-from millwheel.store.layout import row_prefix, row_suffix
+from millwheel.store.keyspace import row_prefix, row_suffix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import Row, decode_row
+from millwheel.watch.explain import Explanation, explain
 from millwheel.worker.step import Worker
 
 

@@ -28,18 +28,18 @@ from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
-from millwheel.store.check import check as check_store
-from millwheel.store.layout import after, row_prefix
+from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.row import Row, decode_row
+from millwheel.store.tools.check import check as check_store
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.testing.outcome import Simulated, compare
 from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
+from millwheel.worker.epoch import inject, run_epoch, run_level
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Deferred, Worker, committed, settle, weak_levels
-from millwheel.worker.tasks import inject, run_epoch, run_level
 
 _SHARDS = 4
 _TASK_ATTEMPTS = 4

@@ -12,17 +12,17 @@ from itertools import islice
 from typing import Any
 
 from millwheel.model.codec import Codec, unpack
+from millwheel.model.json_form import plain
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.time import SECOND
 from millwheel.store.base import Store
-from millwheel.store.layout import after, row_prefix
+from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.open import open_to_read
+from millwheel.store.reorder_rows import pieces
 from millwheel.store.row import Row, decode_row
-from millwheel.store.waiting import pieces
 from millwheel.watch.history import COUNTED, KEPT
-from millwheel.watch.key import codecs_of, decoded
-from millwheel.watch.plain import plain
+from millwheel.watch.key_view import codecs_of, decoded
 from millwheel.watch.view import Viewer
 
 LONGEST = 10**17

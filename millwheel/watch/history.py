@@ -26,7 +26,7 @@ from millwheel.watch.load import Load
 from millwheel.watch.logs import where
 from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.tablets import BYTES, HOLDS, ROWS, WAITING_TOTAL, WALL_TIMERS, WATERMARK_TIMERS
+from millwheel.worker.timer_index import BYTES, HOLDS, ROWS, WAITING_TOTAL, WALL_TIMERS, WATERMARK_TIMERS
 
 logger = logging.getLogger("millwheel")
 

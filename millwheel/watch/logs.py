@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from millwheel.errors import UserCodeError
-from millwheel.watch.plain import plain
+from millwheel.model.json_form import plain
 
 where: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("millwheel_where")
 """The pipeline and the epoch that this thread works for, as the recorder says."""

@@ -29,13 +29,13 @@ from urllib.parse import parse_qs, quote, unquote
 import orjson
 
 from millwheel.errors import MillWheelError, PipelineError, StoreError
-from millwheel.master.explain import explain
+from millwheel.http_server import Handler, LimitedServer, Limits, foreign, is_loopback, matches
 from millwheel.model.codec import Codec
-from millwheel.model.serving import Handler, LimitedServer, Limits, foreign, is_loopback, matches
 from millwheel.store.base import Store
 from millwheel.version import VERSION
+from millwheel.watch.explain import explain
 from millwheel.watch.history import Sample
-from millwheel.watch.key import inspect
+from millwheel.watch.key_view import inspect
 from millwheel.watch.metrics import exposition
 from millwheel.watch.view import View, Viewer
 

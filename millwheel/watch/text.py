@@ -8,7 +8,7 @@ from typing import Any
 
 from millwheel.errors import shorten
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND, format_time
-from millwheel.watch.key import KeyView
+from millwheel.watch.key_view import KeyView
 from millwheel.watch.view import ComputationView, View
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")

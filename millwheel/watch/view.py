@@ -15,13 +15,13 @@ from millwheel.master.journal import Shape, read_layout, read_partitions, read_s
 from millwheel.master.watchdog import read_slow
 from millwheel.model.codec import unpack
 from millwheel.model.derived import public_name
+from millwheel.model.json_form import plain
 from millwheel.model.names import SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
-from millwheel.store.layout import after
+from millwheel.store.keyspace import after
 from millwheel.watch.history import COUNTED, KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
 from millwheel.watch.load import HALF_LIFE
-from millwheel.watch.plain import plain
 
 RATE_WINDOW = 10.0
 """Seconds over which rates are taken."""

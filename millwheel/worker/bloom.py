@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from millwheel.store.base import Range, Snapshot
-from millwheel.store.layout import DIGEST, after, id_log_prefix, time_bytes
+from millwheel.store.keyspace import DIGEST, after, id_log_prefix, time_bytes
 
 _BITS = 10  # for each ID that there is room for; with so many, 7 probes err once in 120 times
 _PROBES = 7

@@ -20,10 +20,10 @@ from millwheel.errors import StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Shard, Snapshot
-from millwheel.store.layout import TIMER_TIME, after, time_of
+from millwheel.store.keyspace import TIMER_TIME, after, time_of
 from millwheel.store.row import decode_row
 from millwheel.worker.plan import Interval, Plan
-from millwheel.worker.tablets import FIRST_KIND, NO_COUNTS, ROWS
+from millwheel.worker.timer_index import FIRST_KIND, NO_COUNTS, ROWS
 
 logger = logging.getLogger("millwheel")
 

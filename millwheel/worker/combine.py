@@ -13,9 +13,9 @@ from millwheel.errors import UserCodeError, shorten
 from millwheel.model.codec import pack, unpack
 from millwheel.model.combiners import Combine, Count, Reduce
 from millwheel.model.record import Record
-from millwheel.worker.arrivals import Arrivals
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext, ReturnedValue
+from millwheel.worker.inbox import Arrivals
 
 MOST = 4_096
 """Records that are combined at once: so many that a slow hook hardly counts, few enough for a budget."""

@@ -8,7 +8,7 @@ from functools import partial
 from millwheel.errors import FencedError
 from millwheel.model.codec import pack, unpack
 from millwheel.store.base import Get, Shard, Store, read
-from millwheel.store.layout import after, checkpoint_key, interval_key
+from millwheel.store.keyspace import after, checkpoint_key, interval_key
 from millwheel.worker.plan import Interval
 
 

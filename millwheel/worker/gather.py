@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from millwheel.model.time import MAX_TIME
 from millwheel.store.base import Snapshot
-from millwheel.store.layout import backlog_tablet, tablets_of
-from millwheel.worker.arrivals import Arrivals, backlog_range
+from millwheel.store.keyspace import backlog_tablet, tablets_of
 from millwheel.worker.envelope import Section
-from millwheel.worker.tablets import Tablets
-from millwheel.worker.waiting import Waiting
+from millwheel.worker.inbox import Arrivals, backlog_range
+from millwheel.worker.reorder_buffer import Waiting
+from millwheel.worker.timer_index import Tablets
 
 
 def take_up(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from millwheel.store.base import Snapshot
-from millwheel.store.layout import KIND_HOLD, row_prefix
+from millwheel.store.keyspace import KIND_HOLD, row_prefix
 from millwheel.store.row import decode_row, encode_row
-from millwheel.worker.tablets import BYTES, HOLDS, ROWS, Tablets
+from millwheel.worker.timer_index import BYTES, HOLDS, ROWS, Tablets
 
 
 class EndedHolds:

@@ -19,17 +19,17 @@ from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
-from millwheel.store.layout import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, row_prefix, row_suffixes
+from millwheel.store.keyspace import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, row_prefix, row_suffixes
 from millwheel.store.row import Times, encode_row, row_parts, row_version, with_version
-from millwheel.worker.arrivals import Arrivals, SeenIds
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext, ReturnedValue
 from millwheel.worker.envelope import Columns
-from millwheel.worker.ordered import Ordered
+from millwheel.worker.in_order import Ordered
+from millwheel.worker.inbox import Arrivals, SeenIds
 from millwheel.worker.positions import at
 from millwheel.worker.report import NodeReport
 from millwheel.worker.route import diverted
-from millwheel.worker.tablets import BYTES, ROWS, WATERMARK_TIMERS, Tablets
+from millwheel.worker.timer_index import BYTES, ROWS, WATERMARK_TIMERS, Tablets
 
 _MOST_FIRINGS = 1_000_000  # of one key in one epoch: past this, a timer that sets itself never ends
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from millwheel.store.base import Snapshot
-from millwheel.store.layout import KIND_HOLD, KIND_WATERMARK, row_prefix
+from millwheel.store.keyspace import KIND_HOLD, KIND_WATERMARK, row_prefix
 from millwheel.store.row import row_parts
 from millwheel.watermark.percentile import ALL, Pending, rest
-from millwheel.worker.tablets import HOLDS, WAITING_TOTAL, WATERMARK_TIMERS, Tablets
-from millwheel.worker.waiting import Waiting, waiting_times
+from millwheel.worker.reorder_buffer import Waiting, waiting_times
+from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WATERMARK_TIMERS, Tablets
 
 _CHUNK = 64  # keys whose rows are read at once; so many timestamps are read in any case
 _MORE = 1_000  # timestamps more than the share that may be left behind: other intervals may have new ones

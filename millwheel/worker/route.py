@@ -17,7 +17,7 @@ from millwheel.model.graph import Edge, Graph
 from millwheel.model.keys import SKIP, TABLETS, By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
-from millwheel.store.layout import tablets_of
+from millwheel.store.keyspace import tablets_of
 from millwheel.worker.envelope import Columns, pack_batch, pack_section
 from millwheel.worker.plan import Plan
 
@@ -210,7 +210,7 @@ _OFTEN = 8  # records of a key: with fewer, a list for each of them costs more t
 
 def _by_tablet(columns: Columns) -> list[Columns]:
     """The records of each tablet; key by key, where keys come so often that naming each once spares work."""
-    from millwheel.worker.dealing import Dealt  # with NumPy, which small epochs do without
+    from millwheel.worker.partitioner import Dealt  # with NumPy, which small epochs do without
 
     keys: list[Any] = columns.keys
     distinct = _distinct(keys)

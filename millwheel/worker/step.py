@@ -30,10 +30,17 @@ from millwheel.model.graph import Graph
 from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
-from millwheel.store.layout import checkpoint_key, interval_key
+from millwheel.store.keyspace import checkpoint_key, interval_key
 from millwheel.watermark.percentile import EXACT, NOTHING
 from millwheel.worker.activity import Activity
-from millwheel.worker.arrivals import (
+from millwheel.worker.budget import Budget
+from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
+from millwheel.worker.context import HookContext
+from millwheel.worker.envelope import Columns, Section
+from millwheel.worker.gather import gather, take_up
+from millwheel.worker.holds import EndedHolds
+from millwheel.worker.in_order import Ordered
+from millwheel.worker.inbox import (
     SeenIds,
     backlog_range,
     expired_range,
@@ -41,19 +48,12 @@ from millwheel.worker.arrivals import (
     relogged,
     retentions,
 )
-from millwheel.worker.budget import Budget
-from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
-from millwheel.worker.context import HookContext
-from millwheel.worker.envelope import Columns, Section
-from millwheel.worker.gather import gather, take_up
-from millwheel.worker.holds import EndedHolds
 from millwheel.worker.keyed import KeyedRun
-from millwheel.worker.marks import IntervalMarks
-from millwheel.worker.ordered import Ordered
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
-from millwheel.worker.tablets import Tablets, counters_range
+from millwheel.worker.timer_index import Tablets, counters_range
+from millwheel.worker.watermarks import IntervalMarks
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter

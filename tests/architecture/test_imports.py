@@ -21,9 +21,9 @@ ALLOWED = {
     "worker": {"worker", "watermark", "store", "model", "errors"},
     "master": {"master", "worker", "watermark", "store", "model", "errors"},
     "operators": {"operators", "model", "errors"},
-    "injectors": {"injectors", "objects", "model", "errors"},
+    "injectors": {"injectors", "objects", "model", "http_server", "errors"},
     "sinks": {"sinks", "objects", "model", "errors"},
-    "watch": {"watch", "master", "worker", "store", "model", "errors", "version"},
+    "watch": {"watch", "master", "worker", "store", "model", "http_server", "errors", "version"},
 }
 SPARK = {"pyspark", "py4j"}
 

@@ -46,14 +46,14 @@ def test_the_histogram_of_figure_13_has_every_record() -> None:
     [
         ("/any/millwheel/worker/route.py", "_keys", "extract"),
         ("/any/millwheel/worker/route.py", "send", "route"),
-        ("/any/millwheel/store/environment.py", "get_each", "load"),
-        ("/any/millwheel/store/lmdb.py", "write", "write"),
+        ("/any/millwheel/store/lmdb/environment.py", "get_each", "load"),
+        ("/any/millwheel/store/lmdb/lmdb_store.py", "write", "write"),
         ("/any/millwheel/sinks/jsonlines.py", "write_columns", "write"),
         ("/any/millwheel/master/journal.py", "commit", "commit"),
         ("/any/benchmarks/pipelines/windows.py", "process_record", "user code"),
         ("/any/millwheel/worker/keyed.py", "run", "around it"),
         ("/any/millwheel/worker/context.py", "encoded", "encode"),
-        ("/any/millwheel/injectors/fields.py", "read", "decode"),
+        ("/any/millwheel/injectors/json_fields.py", "read", "decode"),
         ("/any/millwheel/model/codec.py", "pack", None),
         ("/usr/lib/python3/json.py", "loads", None),
     ],
@@ -63,7 +63,7 @@ def test_a_function_belongs_to_a_part(path: str, function: str, part: str | None
 
 
 def test_a_commit_is_told_from_the_writes_before_it() -> None:
-    assert profile.part_of("millwheel/store/lmdb.py", "write", "    txn.commit()\n") == "commit"
+    assert profile.part_of("millwheel/store/lmdb/lmdb_store.py", "write", "    txn.commit()\n") == "commit"
 
 
 def test_every_place_that_a_part_names_is_there() -> None:

@@ -15,9 +15,9 @@ from millwheel.store.base import Guard, Store
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
+from millwheel.worker.epoch import run_epoch
 from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker
-from millwheel.worker.tasks import run_epoch
 
 ROOM = 10_000_000
 

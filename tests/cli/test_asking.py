@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.spark.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

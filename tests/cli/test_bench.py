@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millwheel import bench
-from millwheel.cli import main
+from millwheel.cli import bench, main
 
 
 def test_help_helps_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:

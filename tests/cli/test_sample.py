@@ -10,7 +10,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.cli import main
-from millwheel.sample import SAMPLES, write_sample
+from millwheel.cli.sample import SAMPLES, write_sample
 from tests.input.reading import opened, read_all
 
 READ: dict[str, dict[str, dict[str, Any]]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.store.layout import row_prefix, row_suffix
+from millwheel.store.keyspace import row_prefix, row_suffix
 from tests.computations import hooks, values
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.model.codec import pack, registered
-from millwheel.model.kinds import ENUM
+from millwheel.model.extension_types import ENUM
 from tests.computations import Hooks, single
 from tests.conftest import MakeHarness
 

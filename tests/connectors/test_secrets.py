@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import millwheel as mw
 from millwheel.model.secrets import percent_encoded, without_secrets
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_existing
 from tests.servers import postgres as server
 from tests.servers.postgres import Cluster

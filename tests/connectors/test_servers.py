@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.model.serving import Limits
+from millwheel.http_server import Limits
 from millwheel.store.memory import MemoryStore
 from millwheel.watch.server import Server
 from tests.spark.waiting import eventually

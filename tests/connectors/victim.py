@@ -44,7 +44,7 @@ def sinks(config: dict[str, Any]) -> list[mw.Sink]:
 
 def main() -> None:
     """Runs to the end, unless it is killed."""
-    from millwheel.store.lmdb import LmdbStore
+    from millwheel.store.lmdb.lmdb_store import LmdbStore
 
     config = json.loads(sys.argv[1])
     p = mw.Pipeline("victim")

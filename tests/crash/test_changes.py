@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from millwheel.store.check import check
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.store.tools.check import check
 from tests.crash.victims import Process, expected_of, output
 from tests.spark.waiting import eventually
 

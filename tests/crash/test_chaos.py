@@ -20,8 +20,8 @@ import psutil
 import pyspark
 import pytest
 
-from millwheel.store.check import check
 from millwheel.store.open import open_store
+from millwheel.store.tools.check import check
 from tests.crash.victims import Victim, output
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millwheel as mw
-from millwheel.store.check import check
 from millwheel.store.open import open_store
+from millwheel.store.tools.check import check
 from tests.servers.postgres import Cluster, cluster, standby
 from tests.servers.processes import Unavailable
 from tests.spark.waiting import eventually

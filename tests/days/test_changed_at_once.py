@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
+from millwheel.job import Job, _Apply
 from millwheel.master.driver import Driver
-from millwheel.master.job import Job, _Apply
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import Graph, build
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
 from tests.computations import Idle, Windower
 from tests.days.mortal import Died

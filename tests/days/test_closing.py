@@ -8,8 +8,8 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.journal import Journal
-from millwheel.store.check import check
 from millwheel.store.memory import MemoryStore
+from millwheel.store.tools.check import check
 from tests.computations import Echo, Hooks, Log, Windower, hooks, values
 from tests.conftest import MakeHarness
 from tests.store.driving import run

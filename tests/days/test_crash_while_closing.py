@@ -6,8 +6,8 @@ import pytest
 
 import millwheel as mw
 from millwheel.store.base import Store
-from millwheel.store.check import check
 from millwheel.store.memory import MemoryStore
+from millwheel.store.tools.check import check
 from tests.computations import Hooks, Windower
 from tests.days.mortal import Died, Mortal
 from tests.store.driving import run, run_to_the_end, take

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 import millwheel as mw
-from millwheel.store.layout import DIGEST, id_log_prefix, time_bytes
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.keyspace import DIGEST, id_log_prefix, time_bytes
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryShard
 from millwheel.watch.metrics import exposition
 from millwheel.watch.view import look

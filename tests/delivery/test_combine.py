@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker

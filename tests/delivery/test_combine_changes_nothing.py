@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import simulate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.model.codec import pack
-from millwheel.store.layout import tablets_of
+from millwheel.store.keyspace import tablets_of
 from millwheel.worker import route
 from millwheel.worker.envelope import Columns, pack_section, unpack_section
 

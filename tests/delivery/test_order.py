@@ -18,7 +18,7 @@ from millwheel.model.codec import unpack
 from millwheel.model.graph import build
 from millwheel.model.keys import key_text
 from millwheel.model.names import SourceName
-from millwheel.store.layout import after, row_prefix
+from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import decode_row
 from millwheel.worker.envelope import Columns, Section, unpack_section

@@ -10,9 +10,9 @@ from millwheel.model.keys import key_text
 from millwheel.model.record import Record
 from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Store
-from millwheel.store.check import check
-from millwheel.store.layout import after, row_prefix
+from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.row import decode_row
+from millwheel.store.tools.check import check
 from millwheel.watermark.percentile import variant
 from tests.differential.case import Case, NodeSpec, Step
 from tests.differential.engine import Engine

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.injectors import fields
+from millwheel.injectors import json_fields
 from millwheel.injectors.lines import Reader
 from tests.input.conftest import Run
 from tests.input.reading import write
@@ -73,15 +73,15 @@ def test_the_same_records_and_the_same_bad_input(lines: list[bytes]) -> None:
 
 def test_the_fast_way_is_taken() -> None:
     lines = [b'{"t": 5, "k": "a", "deep": {"k": "no"}}', b'{"k": 7, "t": 6}']
-    assert fields.read(lines, "t", None, ("k",)) == ([5, 6], None, {"k": ["a", 7]})
-    assert fields.read(lines, "t", "k", ("k", "t")) == ([5, 6], ["a", 7], {"k": ["a", 7], "t": [5, 6]})
+    assert json_fields.read(lines, "t", None, ("k",)) == ([5, 6], None, {"k": ["a", 7]})
+    assert json_fields.read(lines, "t", "k", ("k", "t")) == ([5, 6], ["a", 7], {"k": ["a", 7], "t": [5, 6]})
 
 
 @pytest.mark.parametrize(
     "line", ['{"t": 1}', '{"t": 1.5, "k": "a"}', '{"t": 1, "k": null}', '{"t": true, "k": ""}']
 )
 def test_what_is_no_field_needs_a_closer_look(line: str) -> None:
-    assert fields.read([b'{"t": 1, "k": "a"}', line.encode()], "t", None, ("k",)) is None
+    assert json_fields.read([b'{"t": 1, "k": "a"}', line.encode()], "t", None, ("k",)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_is_no_field_needs_a_closer_look(line: str) -> None:
     ],
 )
 def test_what_is_not_one_object_a_line_needs_a_closer_look(lines: list[bytes]) -> None:
-    assert fields.read(lines, "t", None, ("k",)) is None
+    assert json_fields.read(lines, "t", None, ("k",)) is None
 
 
 class Keep(mw.Computation):

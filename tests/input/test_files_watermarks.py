@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.injectors.birth import birth_time
+from millwheel.injectors.creation_time import birth_time
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.input.reading import append, jsonl, opened
@@ -137,7 +137,7 @@ class TestCreated:
     def births(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         times = {"a.jsonl": 1_000, "b.jsonl": 3_000, "c.jsonl": 2_000, "d.jsonl": 9_000}
         monkeypatch.setattr(
-            "millwheel.injectors.birth.birth_time", lambda path: times[os.path.basename(path)]
+            "millwheel.injectors.creation_time.birth_time", lambda path: times[os.path.basename(path)]
         )
         return times
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.injectors.log import Log, LogFull, pieces
+from millwheel.injectors.disk_log import Log, LogFull, pieces
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.servers.disk import full_disk
@@ -323,7 +323,7 @@ class TestLog:
         log = Log(tmp_path, 1 << 20)
         log.append(b"whole\n")
         with monkeypatch.context() as patch:
-            patch.setattr("millwheel.injectors.log.os.ftruncate", _fail)
+            patch.setattr("millwheel.injectors.disk_log.os.ftruncate", _fail)
             with full_disk(1_000), pytest.raises(OSError, match="too large"):
                 log.append(b"not whole\n" * 200)
             with pytest.raises(OSError, match="planted"):
@@ -339,7 +339,7 @@ class TestLog:
         log = Log(tmp_path, 1 << 20)
         log.append(b"whole\n")
         with monkeypatch.context() as patch:
-            patch.setattr("millwheel.injectors.log.os.fsync", _fail)
+            patch.setattr("millwheel.injectors.disk_log.os.fsync", _fail)
             with pytest.raises(OSError, match="planted"):
                 log.append(b"never durable\n")
         assert log.durable == 6

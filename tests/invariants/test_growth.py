@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import millwheel as mw
-from millwheel.store.check import check
-from millwheel.store.layout import counters_key
+from millwheel.store.keyspace import counters_key
+from millwheel.store.tools.check import check
 from tests.computations import Hooks, hooks
 
 

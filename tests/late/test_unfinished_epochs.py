@@ -13,11 +13,11 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.explain import explain
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
+from millwheel.watch.explain import explain
 from millwheel.worker.step import Worker
 from tests.computations import Hooks, Windower
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.errors import FencedError
+from millwheel.master.assignment import KEPT
 from millwheel.master.balancer import Balancer, Decision
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts, cuts_of
-from millwheel.master.layout import KEPT
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.codec import unpack
 from millwheel.model.graph import build
 from millwheel.model.keys import TABLETS
 from millwheel.model.names import SourceName
-from millwheel.store.check import check
-from millwheel.store.layout import after
+from millwheel.store.keyspace import after
 from millwheel.store.memory import MemoryStore
+from millwheel.store.tools.check import check
 from millwheel.worker.step import Worker, _interval_state
 from tests.watermarks.test_layout_changes import BACK, FRONT
 from tests.watermarks.test_layout_changes import Running as Held

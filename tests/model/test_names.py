@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.master.explain import explain
 from millwheel.model.codec import pack
 from millwheel.model.names import SourceName, folder_name
-from millwheel.store.forget import forget
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_existing, open_store
+from millwheel.store.tools.forget import forget
+from millwheel.watch.explain import explain
 from millwheel.watch.view import Viewer
 from tests.computations import Counter
 from tests.store.driving import run

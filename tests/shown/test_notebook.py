@@ -11,8 +11,8 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.html import bars
-from millwheel.master.progress import Notebook, in_notebook
 from millwheel.master.status import Report
+from millwheel.watch.progress import Notebook, in_notebook
 from tests.computations import Counter
 from tests.spark.sources import Feed
 from tests.spark.test_run import records

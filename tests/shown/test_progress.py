@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.master import progress
-from millwheel.master.progress import Lines, Notebook, Progress, Terminal, fraction, line, place
 from millwheel.master.status import Report
+from millwheel.watch import progress
+from millwheel.watch.progress import Lines, Notebook, Progress, Terminal, fraction, line, place
 
 _DRIVER: Any = type("SomeDriver", (), {"now": lambda self: 0})()
 

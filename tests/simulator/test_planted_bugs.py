@@ -11,20 +11,20 @@ import pytest
 
 from millwheel.errors import FencedError
 from millwheel.master import driver as driver_module
-from millwheel.master import roster as roster_module
+from millwheel.master import registry as roster_module
+from millwheel.master.assignment import Layout
 from millwheel.master.journal import Journal
-from millwheel.master.layout import Layout
 from millwheel.model.graph import Graph
 from millwheel.store.base import Get
-from millwheel.store.layout import checkpoint_key
+from millwheel.store.keyspace import checkpoint_key
 from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.testing.faults import Lost
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker import cache as cache_module
+from millwheel.worker import epoch
 from millwheel.worker import fencing as fencing_module
 from millwheel.worker import step as step_module
-from millwheel.worker import tasks
-from millwheel.worker.arrivals import SeenIds
+from millwheel.worker.inbox import SeenIds
 from millwheel.worker.route import Router
 from millwheel.worker.step import Outcome, Worker
 from tests.simulator import pipelines
@@ -154,7 +154,7 @@ def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
 
 def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
     """A receiver believes the fastest of its senders."""
-    original = tasks._merge
+    original = epoch._merge
 
     def merge(plan: Any, frames: Any, level: int) -> dict[str, int]:
         merged = original(plan, frames, level)
@@ -163,7 +163,7 @@ def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
                 merged[name] = max(merged[name], frame.watermarks[name])
         return merged
 
-    patch.setattr(tasks, "_merge", merge)
+    patch.setattr(epoch, "_merge", merge)
 
 
 def _watermarks_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -173,12 +173,12 @@ def _watermarks_forgotten(patch: pytest.MonkeyPatch) -> None:
 def _sink_not_idempotent(patch: pytest.MonkeyPatch) -> None:
     """Every attempt writes under a name of its own."""
     numbers = itertools.count()
-    original = tasks._write
+    original = epoch._write
 
     def write(sink: Any, epoch: int, batch: Any) -> None:
         original(sink, epoch, batch._replace(shard=next(numbers)))
 
-    patch.setattr(tasks, "_write", write)
+    patch.setattr(epoch, "_write", write)
 
 
 def _offsets_forgotten(patch: pytest.MonkeyPatch) -> None:

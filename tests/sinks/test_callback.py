@@ -8,7 +8,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.tasks import SinkFailure
+from millwheel.worker.epoch import SinkFailure
 from tests.computations import Echo
 from tests.store.driving import run, run_to_the_end, take
 

@@ -19,7 +19,7 @@ from millwheel.sinks.jsonlines import _line, _lines
 from millwheel.sinks.segments import Segments
 from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
-from millwheel.worker.tasks import SinkFailure
+from millwheel.worker.epoch import SinkFailure
 from tests.computations import Echo
 from tests.servers.disk import full_disk
 from tests.store.driving import run

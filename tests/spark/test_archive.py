@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.spark import archive, session
-from millwheel.spark.archive import Archive
+from millwheel.spark import class_archive, session
+from millwheel.spark.class_archive import Archive
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def kept(tmp_path: Path) -> Archive:
 def _put(kept: Archive, content: bytes = b"classes") -> Path:
     made = kept.folder / "made"
     made.write_bytes(content)
-    path = kept.folder / f"{kept.key}-{archive._hash(made)}.jsa"
+    path = kept.folder / f"{kept.key}-{class_archive._hash(made)}.jsa"
     made.chmod(0o600)
     return made.rename(path)
 
@@ -61,7 +61,7 @@ def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_while_one_process_makes_it_no_other_does(kept: Archive) -> None:
-    with archive._alone(kept.folder / f"{kept.key}.lock") as mine:
+    with class_archive._alone(kept.folder / f"{kept.key}.lock") as mine:
         assert mine
         assert kept.make() is None
         assert kept.make_later() is None
@@ -70,7 +70,7 @@ def test_while_one_process_makes_it_no_other_does(kept: Archive) -> None:
 def test_after_a_failure_it_is_not_tried_at_every_start(
     kept: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_run_a_pipeline", lambda made: None)
+    monkeypatch.setattr(class_archive, "_run_a_pipeline", lambda made: None)
     assert kept.make() is None
     assert kept.make_later() is None
     assert not kept._missing()
@@ -79,7 +79,7 @@ def test_after_a_failure_it_is_not_tried_at_every_start(
 def test_what_a_killed_maker_left_is_removed(kept: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     left = kept.folder / f"{kept.key}.making-1"
     left.mkdir()
-    monkeypatch.setattr(archive, "_run_a_pipeline", lambda made: made.write_bytes(b"classes"))
+    monkeypatch.setattr(class_archive, "_run_a_pipeline", lambda made: made.write_bytes(b"classes"))
     path = kept.make()
     assert path is not None
     assert kept.find() == path
@@ -93,8 +93,8 @@ def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_it_can_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(archive.SWITCH, "off")
-    assert archive.archive() is None
+    monkeypatch.setenv(class_archive.SWITCH, "off")
+    assert class_archive.archive() is None
 
 
 class _Conf(dict[str, str]):
@@ -116,7 +116,7 @@ def _started(
             raise RuntimeError("the JVM has crashed")
 
     monkeypatch.setattr("millwheel.spark.jvm.launch", launch)
-    monkeypatch.setattr(archive, "archive", lambda: kept)
+    monkeypatch.setattr(class_archive, "archive", lambda: kept)
     monkeypatch.setattr(Archive, "make_later", lambda self: launched.append("make it"))
     session._start_jvm(_Conf(), ours, "")  # type: ignore[arg-type]
     return launched
@@ -171,7 +171,7 @@ def test_spark_starts_with_an_archive_that_was_made_and_says_nothing(kept: Archi
     (home / "millwheel").symlink_to(kept.folder)
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_START)],
-        env={**os.environ, "XDG_CACHE_HOME": os.fspath(home), archive.SWITCH: "on"},
+        env={**os.environ, "XDG_CACHE_HOME": os.fspath(home), class_archive.SWITCH: "on"},
         capture_output=True,
         text=True,
         check=True,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from millwheel.errors import StoreError
-from millwheel.spark import packing, probe
+from millwheel.spark import module_zip, probe
 from millwheel.spark.cluster import _PACKAGES
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
 from tests.servers.processes import Unavailable
@@ -127,14 +127,14 @@ def test_lmdb_is_refused_where_an_executor_does_not_see_the_disk(cluster: Standa
 
 
 def test_modules_of_ones_own_are_shipped_and_installed_ones_are_not() -> None:
-    found = packing.own_modules()
+    found = module_zip.own_modules()
     assert found["millwheel"].name == "millwheel"
     assert "tests" in found
     assert not {"pytest", "lmdb", "json", "pyspark"} & found.keys()
 
 
 def test_the_same_modules_give_the_same_zip(tmp_path: Path) -> None:
-    assert packing.pack_modules(tmp_path).name == packing.pack_modules(tmp_path).name
+    assert module_zip.pack_modules(tmp_path).name == module_zip.pack_modules(tmp_path).name
 
 
 def test_a_worker_never_makes_a_store_that_is_not_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.spark.counted import counted, set_count

@@ -19,10 +19,10 @@ import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.model.graph import build
 from millwheel.model.names import SourceName
-from millwheel.spark import parcels
-from millwheel.spark.executor import SparkExecutor
-from millwheel.spark.parcels import Parcels, receive, send
-from millwheel.store.lmdb import LmdbStore
+from millwheel.spark import shared_memory
+from millwheel.spark.job_executor import SparkExecutor
+from millwheel.spark.shared_memory import Parcels, receive, send
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.envelope import Frame
 from tests.computations import Echo
 
@@ -100,23 +100,23 @@ def test_tasks_on_several_machines_have_no_folder(master: str) -> None:
 def test_files_are_in_memory_where_there_is_room(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(parcels, "_ROOM", room)
+    monkeypatch.setattr(shared_memory, "_ROOM", room)
     made = Parcels(spark.sparkContext)
     folder = Path(made.folder(1) or "")
     assert folder.is_dir()
-    assert folder.is_relative_to(parcels._MEMORY if not room else SparkFiles.getRootDirectory())
+    assert folder.is_relative_to(shared_memory._MEMORY if not room else SparkFiles.getRootDirectory())
     made.close()
     assert not folder.parent.exists()
 
 
 def test_a_place_that_is_not_there_has_no_room(tmp_path: Path) -> None:
-    assert not parcels._has_room(str(tmp_path / "nowhere"))
+    assert not shared_memory._has_room(str(tmp_path / "nowhere"))
 
 
 _KILLED = """
 import os, sys, time
 from pyspark import SparkContext
-from millwheel.spark.parcels import Parcels
+from millwheel.spark.shared_memory import Parcels
 
 context = SparkContext("local[1]", conf=None)
 print(Parcels(context).folder(1), flush=True)
@@ -217,15 +217,15 @@ class TestOnSpark:
 
 
 def _lose_next() -> None:
-    real = parcels._filed
+    real = shared_memory._filed
 
-    def lose(*given: Any) -> list[parcels.Parcel]:
-        parcels._filed = real
+    def lose(*given: Any) -> list[shared_memory.Parcel]:
+        shared_memory._filed = real
         found = real(*given)
         Path(found[0][0]).unlink()  # type: ignore[arg-type]
         return found
 
-    parcels._filed = lose
+    shared_memory._filed = lose
 
 
 def test_a_start_removes_the_frames_of_a_run_of_which_everything_was_killed(
@@ -234,6 +234,6 @@ def test_a_start_removes_the_frames_of_a_run_of_which_everything_was_killed(
     left = tmp_path / "millwheel-frames-killed"
     (left / "1-1").mkdir(parents=True)
     (left / "owner").touch()
-    monkeypatch.setattr(parcels, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(shared_memory, "_MEMORY", str(tmp_path))
     Parcels(spark.sparkContext).close()
     assert not left.exists()

@@ -10,7 +10,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.cli import main
-from millwheel.spark.tables import export
+from millwheel.spark.store_reader import export
 from millwheel.store.open import open_store
 from millwheel.tables import NAMES
 from millwheel.watch.view import look

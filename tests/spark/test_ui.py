@@ -92,7 +92,7 @@ def test_a_port_that_is_taken_stops_the_start_and_frees_the_store(
 
 
 def test_without_watching_nothing_is_noted(spark: SparkSession, tmp_path: Path) -> None:
-    from millwheel.store.lmdb import LmdbStore
+    from millwheel.store.lmdb.lmdb_store import LmdbStore
     from millwheel.watch.view import look
 
     mw.run(pipeline(Feed({"only": visits(4)})), store=tmp_path / "s", spark=spark, watch=False)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryStore
 from millwheel.store.open import open_store
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.postgres_store import PostgresStore
 
 Open = Callable[..., PostgresStore]
 

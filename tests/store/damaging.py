@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.master.local import LocalExecutor
-from millwheel.store.environment import WRITES
-from millwheel.store.lmdb import LmdbStore
+from millwheel.master.local_executor import LocalExecutor
+from millwheel.store.lmdb.environment import WRITES
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_to_read
 from millwheel.watch.view import look
 from millwheel.worker.envelope import Frame

@@ -7,11 +7,11 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.base import Shard, Store
-from millwheel.store.marks import Bundler
-from millwheel.store.runs import Log
+from millwheel.store.postgres.row_runs import Log
+from millwheel.store.postgres.timer_bundles import Bundler
 from millwheel.worker.step import Worker
 
 
@@ -59,7 +59,9 @@ def contents(shard: Shard) -> dict[bytes, bytes]:
 
 def packing_much(store: Store) -> Store:
     """A store in PostgreSQL that packs also a single timer or row, as tests have few of them."""
-    from millwheel.store.postgres import PostgresShard  # with psycopg, which not every machine has
+    from millwheel.store.postgres.postgres_store import (
+        PostgresShard,  # with psycopg, which not every machine has
+    )
 
     for shard in store.shards:
         assert isinstance(shard, PostgresShard)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
 from tests.store.driving import contents
 

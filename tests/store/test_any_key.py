@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.store.driving import run
 
 KEYS = [

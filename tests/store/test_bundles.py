@@ -12,12 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millwheel.errors import StoreError
-from millwheel.store import marks, reading, schema
 from millwheel.store.base import Get, Range, just
-from millwheel.store.layout import KIND_WATERMARK, after, timer_key, timer_prefix
-from millwheel.store.marks import Bundler
-from millwheel.store.postgres import PostgresShard, PostgresStore
-from millwheel.store.runs import Log
+from millwheel.store.keyspace import KIND_WATERMARK, after, timer_key, timer_prefix
+from millwheel.store.postgres.postgres_store import (
+    PostgresShard,
+    PostgresStore,
+    schema,
+    snapshot,
+    timer_bundles,
+)
+from millwheel.store.postgres.row_runs import Log
+from millwheel.store.postgres.timer_bundles import Bundler
 from tests.servers.postgres import Cluster
 from tests.servers.proxy import Moment, proxy
 from tests.store.conftest import Open
@@ -59,7 +64,9 @@ def rows(store: PostgresStore) -> dict[bytes, bytes]:
 
 def bundles(store: PostgresStore) -> list[int]:
     """How many marks each bundle has."""
-    return sorted(marks.count(value) for key, value in rows(store).items() if marks.is_bundle(key))
+    return sorted(
+        timer_bundles.count(value) for key, value in rows(store).items() if timer_bundles.is_bundle(key)
+    )
 
 
 # Any write and any reading, against a dict.
@@ -189,7 +196,7 @@ def _check_read(shard: PostgresShard, model: dict[bytes, bytes], step: Read) -> 
 def test_any_sequence_of_writes_and_readings_is_that_of_a_dict(
     any_store: list[PostgresStore], monkeypatch: pytest.MonkeyPatch, steps: list[Write | Read]
 ) -> None:
-    monkeypatch.setattr(reading, "_FIRST_ROWS", 2)
+    monkeypatch.setattr(snapshot, "_FIRST_ROWS", 2)
     first = any_store[0]
     first._sessions.run(lambda session: session.send(f"TRUNCATE {first._tables[1]}") and session.sync())
     shards = [store.shards[0] for store in any_store]
@@ -302,7 +309,7 @@ def test_a_row_that_is_there_already_does_not_keep_the_bundles_of_its_write_out(
 def test_a_server_that_knows_no_merge_cuts_bundles_too(
     open_it: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.store.postgres._MERGES", 10**9)
+    monkeypatch.setattr("millwheel.store.postgres.postgres_store._MERGES", 10**9)
     store = open_it()
     store.shards[0].write(timers(5, 9))
     store.shards[0].write(timers(5, 3), [key for key, _ in timers(5, 6, 3)])

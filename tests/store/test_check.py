@@ -13,9 +13,9 @@ import pytest
 
 import millwheel as mw
 from millwheel.model.codec import pack, unpack
-from millwheel.store.check import check
-from millwheel.store.layout import after
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.keyspace import after
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.store.tools.check import check
 from tests.store.driving import run
 
 Put = Callable[[bytes, bytes | None], None]
@@ -63,7 +63,7 @@ def _pipeline() -> mw.Pipeline:
 def store(tmp_path: Path) -> LmdbStore:
     """A store with something of everything in it."""
     from millwheel.master.driver import Driver
-    from millwheel.master.local import LocalExecutor
+    from millwheel.master.local_executor import LocalExecutor
     from millwheel.model.graph import build
     from millwheel.worker.step import Worker
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.store.environment import LmdbShard
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.environment import LmdbShard
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.store.lmdb.pages import read_head
 from millwheel.store.open import open_to_read
-from millwheel.store.pages import read_head
 from tests.store.driving import contents
 
 _LOOKER = """
@@ -81,7 +81,7 @@ def test_a_handle_that_was_open_before_a_compaction_writes_to_the_new_file(tmp_p
     """An idle Python worker of a Spark session keeps its handle from one run to the next."""
     script = """
 import sys
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1])
 store.lock("millwheel store compact")
 store.compact()

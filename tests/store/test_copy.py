@@ -13,9 +13,9 @@ import millwheel as mw
 from millwheel.cli import main
 from millwheel.errors import StoreError
 from millwheel.store.base import Store
-from millwheel.store.check import check
-from millwheel.store.copy import copy
 from millwheel.store.open import open_store
+from millwheel.store.tools.check import check
+from millwheel.store.tools.copy import copy
 from tests.store.driving import contents, run, run_to_the_end, take
 
 _EPOCHS = 6

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millwheel.errors import StoreError
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_to_read
 from tests.store.damaging import Base, damaged, finish, make_base, outcome
 

@@ -10,7 +10,7 @@ import millwheel as mw
 from millwheel.errors import FencedError
 from millwheel.master.driver import Driver
 from millwheel.master.journal import Journal
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.store.base import Store
 from millwheel.worker.fencing import fence
 from millwheel.worker.plan import Plan

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from millwheel.model.keys import key_bytes, key_text, tablet
-from millwheel.store.layout import (
+from millwheel.store.keyspace import (
     KIND_HOLD,
     KIND_WALL,
     KIND_WATERMARK,

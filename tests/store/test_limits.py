@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import millwheel as mw
-from millwheel.master.explain import explain
 from millwheel.store.base import Store
-from millwheel.store.check import check
-from millwheel.watch.key import inspect
+from millwheel.store.tools.check import check
+from millwheel.watch.explain import explain
+from millwheel.watch.key_view import inspect
 from millwheel.watch.view import look
 from tests.store.driving import run_to_the_end, take
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.store.driving import contents
 
 _WRITER = """
 import sys
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1], map_size=1 << 16, sync=sys.argv[2] == "sync")
 shard = store.shards[0]
 number = 0
@@ -62,7 +62,7 @@ def test_after_kill_9_of_a_writer_all_of_a_write_is_there_or_nothing(
 def test_the_lock_of_a_killed_driver_is_free(tmp_path: Path) -> None:
     script = """
 import sys
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1])
 store.lock("the one that dies")
 print("locked", flush=True)
@@ -87,7 +87,7 @@ sys.stdin.read()
 def test_killed_readers_do_not_keep_old_pages_for_ever(tmp_path: Path) -> None:
     script = """
 import sys
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1])
 with store.shards[0].snapshot() as snapshot:
     snapshot.get(b"k")

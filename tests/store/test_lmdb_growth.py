@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.store.driving import contents, run, take
 
 _SMALL = 1 << 16
@@ -73,7 +73,7 @@ def test_a_map_that_another_process_grew_is_seen_here(tmp_path: Path) -> None:
     _elsewhere(
         """
 import sys
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1], map_size=int(sys.argv[2]))
 store.shards[0].write([(f"{i:06d}".encode(), b"x" * 1000) for i in range(3000)])
 store.close()
@@ -96,7 +96,7 @@ def test_a_map_that_grew_here_is_seen_by_another_process(tmp_path: Path) -> None
             "-c",
             """
 import sys
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1], map_size=int(sys.argv[2]))
 print("open", flush=True)
 sys.stdin.readline()

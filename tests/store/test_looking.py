@@ -11,8 +11,8 @@ import pytest
 import millwheel as mw
 from millwheel.cli import main
 from millwheel.errors import StoreError
-from millwheel.store.environment import LmdbShard
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.environment import LmdbShard
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_existing, open_store, open_to_read
 from tests.store.driving import run
 

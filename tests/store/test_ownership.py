@@ -13,11 +13,11 @@ import pytest
 import millwheel as mw
 from millwheel.errors import FencedError, StoreError
 from millwheel.master.journal import Journal
-from millwheel.master.roster import enrol
+from millwheel.master.registry import enrol
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.store.base import Store
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.computations import Idle
 from tests.store.driving import contents, run, take
 
@@ -55,7 +55,7 @@ class TestOneDriverAtATime:
         script = """
 import sys
 from millwheel.errors import StoreError
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 store = LmdbStore(sys.argv[1])
 try:
     store.lock("process 2")

@@ -15,11 +15,10 @@ import millwheel as mw
 from millwheel.errors import FencedError, StoreError
 from millwheel.master.journal import Journal
 from millwheel.model.graph import build
-from millwheel.store import schema
 from millwheel.store.base import Get, Shard, SnapshotLost, just
 from millwheel.store.open import open_existing, open_store
-from millwheel.store.postgres import PostgresStore
-from millwheel.store.sessions import Session
+from millwheel.store.postgres.connections import Session
+from millwheel.store.postgres.postgres_store import PostgresStore, schema
 from tests.computations import Idle
 from tests.servers.postgres import PASSWORD, Cluster, cluster
 from tests.servers.proxy import Moment, Proxy, proxy
@@ -198,9 +197,9 @@ class TestTwoWriters:
     def test_a_writer_that_hangs_inside_its_write_does_not_hang_the_next_one_for_ever(
         self, open_it: Open, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from millwheel.store import postgres
+        from millwheel.store.postgres import postgres_store
 
-        monkeypatch.setattr(postgres, "_WRITER", postgres._WRITER.replace("30s", "200ms"))
+        monkeypatch.setattr(postgres_store, "_WRITER", postgres_store._WRITER.replace("30s", "200ms"))
         hanging, other = open_it(), open_it()
         inside, go_on = threading.Event(), threading.Event()
         tries: list[bytes | None] = []

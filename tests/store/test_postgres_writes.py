@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.store.sessions import Session
+from millwheel.store.postgres.connections import Session
 from tests.store.conftest import Open
 from tests.store.driving import contents
 
@@ -37,7 +37,7 @@ def test_a_value_of_100_megabytes_is_taken_and_replaced(open_it: Open) -> None:
 
 
 def test_a_server_that_knows_no_merge_does_the_same(open_it: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.store.postgres._MERGES", 10**9)
+    monkeypatch.setattr("millwheel.store.postgres.postgres_store._MERGES", 10**9)
     shard = open_it().shards[0]
     shard.write([(b"a", b"1"), (b"b", b"2")])
     shard.write([(b"b", b"3"), (b"c", b"4")], [b"a"])
@@ -127,7 +127,7 @@ class TestPlaces:
         shard.write([(_row(n), b"old") for n in range(100)])
         with shard.snapshot() as snapshot:
             snapshot.get_each([_row(n) for n in range(100)])
-        monkeypatch.setattr("millwheel.store.postgres._STATEMENT", 1_000)
+        monkeypatch.setattr("millwheel.store.postgres.postgres_store._STATEMENT", 1_000)
         sent.clear()
         shard.write([(_row(n), b"new%d" % n) for n in range(100)])
         assert set(sent) == {"WITH"}
@@ -137,7 +137,7 @@ class TestPlaces:
     def test_of_too_many_the_place_is_not_noted(
         self, open_it: Open, sent: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("millwheel.store.reading._MOST_PLACES", 3)
+        monkeypatch.setattr("millwheel.store.postgres.snapshot._MOST_PLACES", 3)
         shard = open_it().shards[0]
         shard.write([(_row(n), b"old") for n in range(10)])
         sent.clear()

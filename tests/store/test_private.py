@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.master.delivery import deliver
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.store.base import Store
 from millwheel.worker.envelope import Frame
 from millwheel.worker.step import Worker

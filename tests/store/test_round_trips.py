@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import millwheel as mw
-from millwheel.store.postgres import PostgresStore
+from millwheel.store.postgres.postgres_store import PostgresStore
 from tests.store.driving import take
 
 _STEP = 7  # look, IDs, due timers, rows, the next timers; sequencer; changes and commit

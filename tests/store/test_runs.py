@@ -9,13 +9,12 @@ import pytest
 
 from millwheel.errors import StoreError
 from millwheel.model.codec import pack
-from millwheel.store import runs
 from millwheel.store.base import just
-from millwheel.store.copy import copy
-from millwheel.store.layout import interval_key
-from millwheel.store.lmdb import LmdbStore
-from millwheel.store.postgres import PostgresShard, PostgresStore
-from millwheel.store.runs import Log, Rows
+from millwheel.store.keyspace import interval_key
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.store.postgres.postgres_store import PostgresShard, PostgresStore, row_runs
+from millwheel.store.postgres.row_runs import Log, Rows
+from millwheel.store.tools.copy import copy
 from tests.servers.postgres import Cluster
 from tests.servers.proxy import Moment, proxy
 from tests.store.conftest import Open
@@ -29,7 +28,7 @@ def _rows(value: bytes, first: int = 0, count: int = 100) -> list[tuple[bytes, b
 
 
 def _runs(store: PostgresStore) -> list[bytes]:
-    return sorted(filter(runs.is_run, stored(store)))
+    return sorted(filter(row_runs.is_run, stored(store)))
 
 
 def _shard(store: PostgresStore) -> PostgresShard:
@@ -78,11 +77,11 @@ def test_few_rows_stand_behind_what_waits() -> None:
 
 def test_of_several_runs_the_last_one_says_what_a_row_is() -> None:
     waiting: list[Rows] = [{b"Ra": b"1", b"Rb": b"1"}, {b"Ra": None}, {b"Rb": b"3", b"Rd": b"3"}]
-    assert runs.look_up(waiting, [b"Ra", b"Rb", b"Rc"]) == {b"Ra": None, b"Rb": b"3"}
+    assert row_runs.look_up(waiting, [b"Ra", b"Rb", b"Rc"]) == {b"Ra": None, b"Rb": b"3"}
     entries = [(b"Q", b"0"), (b"Ra", b"0"), (b"Rc", b"0")]
-    found = list(runs.laid_over(entries, waiting, b"A", b"Z"))
+    found = list(row_runs.laid_over(entries, waiting, b"A", b"Z"))
     assert found == [(b"Q", b"0"), (b"Rb", b"3"), (b"Rc", b"0"), (b"Rd", b"3")]
-    assert list(runs.laid_over(entries[:1], waiting, b"A", b"Rb")) == [(b"Q", b"0")]
+    assert list(row_runs.laid_over(entries[:1], waiting, b"A", b"Rb")) == [(b"Q", b"0")]
 
 
 def _waits_again(log: Log, rows: Rows) -> list[bool]:

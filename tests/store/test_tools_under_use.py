@@ -22,7 +22,7 @@ import pytest
 
 from millwheel.cli import main
 from millwheel.errors import StoreError
-from millwheel.master.job import Job
+from millwheel.job import Job
 from millwheel.store.open import open_store, open_to_read
 from millwheel.watch.history import Recorder
 from millwheel.watch.server import Server

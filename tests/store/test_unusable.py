@@ -13,7 +13,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.errors import StoreError
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
 from tests.store.driving import contents
 
@@ -123,7 +123,7 @@ def test_a_limit_on_file_sizes_is_an_error_that_names_the_store_and_leaves_nothi
     script = """
 import resource, signal, sys
 from millwheel.errors import StoreError
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = LmdbStore(sys.argv[1])
 store.shards[0].write([(b"k", b"before")])

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.base import Store
-from millwheel.store.check import check
-from millwheel.store.copy import copy
-from millwheel.store.forget import forget
-from millwheel.store.layout import waiting_prefix
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.keyspace import waiting_prefix
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.store.tools.check import check
+from millwheel.store.tools.copy import copy
+from millwheel.store.tools.forget import forget
 from millwheel.watch.dump import timers
 from millwheel.worker.step import Worker
 from tests.computations import Log

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.store.check import check
+from millwheel.store.tools.check import check
 from tests.computations import Hooks
 
 KEYS = ["a", "b", "c"]
@@ -337,7 +337,7 @@ def test_a_combiner_joins_what_no_timer_divides(errors: Any) -> None:
 
 def test_records_that_wait_are_taken_up_when_the_computation_is_in_order_no_more() -> None:
     from millwheel.master.driver import Driver
-    from millwheel.master.local import LocalExecutor
+    from millwheel.master.local_executor import LocalExecutor
     from millwheel.model.graph import build
     from millwheel.store.memory import MemoryStore
     from millwheel.worker.step import Worker
@@ -369,7 +369,7 @@ def test_records_that_wait_are_taken_up_when_the_computation_is_in_order_no_more
 
 def test_what_waits_is_shown_by_inspect_and_status() -> None:
     from millwheel.watch import text
-    from millwheel.watch.key import inspect
+    from millwheel.watch.key_view import inspect
     from millwheel.watch.view import look
 
     h = mw.testing.Harness(pipeline())

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import millwheel as mw
-from millwheel.master.change import Change, change
+from millwheel.master.diff import Change, change
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.store.memory import MemoryStore

@@ -8,7 +8,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.computations import Idle
 from tests.days.mortal import Died
 from tests.store.driving import run, run_to_the_end, take

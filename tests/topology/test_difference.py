@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.master.change import Change, change
-from millwheel.master.design import fingerprint
+from millwheel.master.diff import Change, change
+from millwheel.master.topology import fingerprint
 from millwheel.model.graph import build
 from tests.topology.changing import Changing, Log
 

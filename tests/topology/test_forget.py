@@ -8,10 +8,10 @@ import pytest
 
 import millwheel as mw
 from millwheel.errors import StoreError
-from millwheel.store import forget as forgetting
 from millwheel.store.base import Shard
-from millwheel.store.check import check
-from millwheel.store.forget import forget
+from millwheel.store.tools import forget as forgetting
+from millwheel.store.tools.check import check
+from millwheel.store.tools.forget import forget
 from tests.store.driving import contents
 from tests.topology.changing import Changing, Log
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.store.check import check
-from millwheel.store.layout import after, row_prefix
+from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.row import decode_row
+from millwheel.store.tools.check import check
 from tests.topology.changing import Changing, Log
 
 pytestmark = pytest.mark.usefixtures("on_each_store")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.master import requests as module
-from millwheel.master.requests import Requests, ask
+from millwheel.master import mailbox as module
+from millwheel.master.mailbox import Requests, ask
 from millwheel.model.codec import pack
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.store.driving import contents
 
 

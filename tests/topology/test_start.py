@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millwheel as mw
-from millwheel.master import design
-from millwheel.master.change import change, change_at_start
+from millwheel.master import topology
+from millwheel.master.diff import change, change_at_start
 from millwheel.model.graph import build
 from millwheel.store.base import Store
 from millwheel.store.open import open_store
@@ -106,7 +106,7 @@ def test_extractors_of_ours_are_compared_by_value_under_every_python(
 ) -> None:
     started(store, pipeline(lambda record: record.value["a"]), ["Counter"])
     later = types.SimpleNamespace(version_info=(sys.version_info[0], sys.version_info[1] + 1))
-    monkeypatch.setattr(design, "sys", later)
+    monkeypatch.setattr(topology, "sys", later)
     _with_rows_of(store, "Echo")
     with pytest.raises(mw.PipelineError, match=r"Echo.*was by\('a'\) and is to be by\('b'\)"):
         started(store, pipeline(lambda record: record.value["a"], more=mw.by("b")))
@@ -117,7 +117,7 @@ def test_extractors_of_ours_are_compared_by_value_under_every_python(
 
 def _with_rows_of(store: Store, name: str) -> None:
     from millwheel.model.codec import unpack
-    from millwheel.store.layout import row_prefix, row_suffix
+    from millwheel.store.keyspace import row_prefix, row_suffix
 
     with store.journal.snapshot() as snapshot:
         numbers = unpack(snapshot.get(b"numbers") or b"")
@@ -129,9 +129,9 @@ def _with_rows_of(store: Store, name: str) -> None:
 
 
 def test_our_own_code_is_no_part_of_a_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = design.fingerprint(mw.by("a"))
+    before = topology.fingerprint(mw.by("a"))
     monkeypatch.setattr(type(mw.by("a")), "__call__", _another_call)
-    assert design.fingerprint(mw.by("a")) == before
+    assert topology.fingerprint(mw.by("a")) == before
 
 
 def _another_call(self: Any, record: mw.Record) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.worker.epoch import inject, run_level
 from millwheel.worker.step import Worker
-from millwheel.worker.tasks import inject, run_level
 from tests.topology.changing import Changing, Log
 
 pytestmark = pytest.mark.usefixtures("on_each_store")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import millwheel as mw
-from millwheel.master.job import Job
+from millwheel.job import Job
 from millwheel.store.base import Store
 from millwheel.store.open import open_store
 from millwheel.watch.history import Recorder

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.master.job import Job
-from millwheel.store.lmdb import LmdbStore
+from millwheel.job import Job
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch import metrics, text
 from millwheel.watch.view import View, look
 from tests.spark.sources import Feed

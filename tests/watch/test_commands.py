@@ -16,8 +16,8 @@ import pytest
 
 from millwheel.cli import main
 from millwheel.store.base import Get, Snapshot
-from millwheel.store.lmdb import LmdbStore
-from millwheel.watch.key import inspect
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.watch.key_view import inspect
 from millwheel.watch.view import look
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
-from millwheel.watch.key import codecs_of, inspect
-from millwheel.watch.plain import plain
+from millwheel.model.json_form import plain
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.watch.key_view import codecs_of, inspect
 from tests.computations import Hooks
 from tests.spark.sources import Feed
 from tests.store.driving import take

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch.server import Server
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually

@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 import millwheel as mw
-from millwheel.store.lmdb import LmdbStore
-from millwheel.watch.plain import plain
+from millwheel.model.json_form import plain
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch.server import Server, parse_address
 from millwheel.watch.view import PartitionView
 from tests.spark.sources import Feed

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.master.explain import explain
 from millwheel.model.codec import pack
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryStore
+from millwheel.watch.explain import explain
 from millwheel.watch.history import Recorder, Sample, read_samples, read_watch, window
 from millwheel.watch.view import Viewer, look
 from tests.spark.sources import Feed

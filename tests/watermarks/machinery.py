@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import millwheel as mw
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.injector import Injector, Offset
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan

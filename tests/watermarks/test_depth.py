@@ -11,10 +11,10 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
 from tests.computations import Windower, values
 
@@ -95,7 +95,7 @@ class Running:
         if spark is None:
             self.executor = LocalExecutor(Worker(graph, self.driver.numbers, store))
         else:
-            from millwheel.spark.executor import SparkExecutor
+            from millwheel.spark.job_executor import SparkExecutor
 
             self.executor = SparkExecutor(spark.sparkContext, graph, self.driver.numbers, store)
 

@@ -23,13 +23,13 @@ from hypothesis.stateful import (
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import Graph, build
 from millwheel.model.names import SourceName
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.tablets import HOLDS, WALL_TIMERS, WATERMARK_TIMERS
+from millwheel.worker.timer_index import HOLDS, WALL_TIMERS, WATERMARK_TIMERS
 from tests.watermarks.machinery import (
     HOLD_TAGS,
     KEYS,

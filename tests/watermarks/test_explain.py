@@ -59,7 +59,7 @@ def test_a_pending_timer_does_not_hold_what_its_input_has_not_reached() -> None:
 def test_an_injector_is_named_with_the_partition_that_holds_it() -> None:
     running = Running(Partitions({"fast": [10, 200], "slow": [5]}))
     running.settle()
-    from millwheel.master.explain import explain
+    from millwheel.watch.explain import explain
 
     cause = explain(running.driver.store, "Windower").cause
     assert (cause.who, cause.partition, cause.time) == ("in", "slow", 5)
@@ -68,7 +68,7 @@ def test_an_injector_is_named_with_the_partition_that_holds_it() -> None:
 def test_an_expected_partition_that_is_missing_is_named() -> None:
     running = Running(Partitions({"a": [10]}, expected=("a", "b")))
     running.settle()
-    from millwheel.master.explain import explain
+    from millwheel.watch.explain import explain
 
     cause = explain(running.driver.store, "Windower").cause
     assert cause.partition == "b"
@@ -92,7 +92,7 @@ def test_an_unknown_computation_is_an_error_that_names_those_there_are() -> None
 def test_the_command_line_explains_a_stopped_pipeline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from millwheel.store.lmdb import LmdbStore
+    from millwheel.store.lmdb.lmdb_store import LmdbStore
     from tests.store.driving import run
 
     p = mw.Pipeline("stopped")

@@ -17,13 +17,13 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.model.keys import TABLETS
 from millwheel.store.base import Guard, Range, Shard, Snapshot
-from millwheel.store.layout import (
+from millwheel.store.keyspace import (
     KIND_WATERMARK,
     counters_key,
     row_prefix,
@@ -31,10 +31,10 @@ from millwheel.store.layout import (
     tablet_of,
     timer_key,
 )
-from millwheel.store.lmdb import LmdbStore
+from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.row import encode_row
 from millwheel.worker.step import Worker
-from millwheel.worker.tablets import WATERMARK_TIMERS
+from millwheel.worker.timer_index import WATERMARK_TIMERS
 
 TIMERS = int(os.environ.get("MILLWHEEL_TIMERS", "1000000"))
 ROUNDS = 25

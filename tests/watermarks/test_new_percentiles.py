@@ -7,7 +7,7 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker

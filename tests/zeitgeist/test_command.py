@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millwheel as mw
+from millwheel.apps.zeitgeist.inputs import Columns, open_source, register_source
 from millwheel.cli import main
 from millwheel.errors import InputError
-from millwheel.zeitgeist.sources import Columns, open_source, register_source
 from tests.servers.kafka import Broker
 from tests.servers.topics import send
 

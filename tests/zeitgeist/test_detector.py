@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import millwheel as mw
-from millwheel.zeitgeist.pipeline import count_anomalies
-from millwheel.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.pipeline import count_anomalies
+from millwheel.apps.zeitgeist.settings import Settings
 from tests.conftest import MakeHarness
 
 LEARNING = 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import nab as benchmark
-from millwheel.zeitgeist import nab
-from millwheel.zeitgeist.replay import detect
+from millwheel.apps.zeitgeist import nab
+from millwheel.apps.zeitgeist.offline import detect
 
 
 def test_the_perfect_detector_has_100_and_the_null_detector_0() -> None:

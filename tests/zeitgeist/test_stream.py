@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 
 import millwheel as mw
+from millwheel.apps.zeitgeist.findings import compare
+from millwheel.apps.zeitgeist.pipeline import count_anomalies
+from millwheel.apps.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.synthetic import REGIONS, START, Queries, Traffic, region_key
 from millwheel.model.time import DAY, MAX_TIME, MINUTE
-from millwheel.zeitgeist.findings import compare
-from millwheel.zeitgeist.pipeline import count_anomalies
-from millwheel.zeitgeist.settings import Settings
-from millwheel.zeitgeist.stream import REGIONS, START, Queries, Traffic, region_key
 
 RECORDS = 100_000
 WIDTH = 15 * MINUTE

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 
 import millwheel as mw
+from millwheel.apps.zeitgeist.offline import detect
+from millwheel.apps.zeitgeist.packed import Packed
+from millwheel.apps.zeitgeist.pipeline import value_anomalies
+from millwheel.apps.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.surprise import Surprise
+from millwheel.apps.zeitgeist.value_model import ValueModel
 from millwheel.model.time import DAY, HOUR, MINUTE
-from millwheel.zeitgeist.packed import Packed
-from millwheel.zeitgeist.pipeline import value_anomalies
-from millwheel.zeitgeist.replay import detect
-from millwheel.zeitgeist.settings import Settings
-from millwheel.zeitgeist.surprise import Surprise
-from millwheel.zeitgeist.values import ValueModel
 
 SETTINGS = Settings(kind="values", width=5 * MINUTE)
 A_DAY = DAY // SETTINGS.width

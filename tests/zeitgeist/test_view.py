@@ -6,12 +6,12 @@ import io
 from pathlib import Path
 
 import millwheel as mw
+from millwheel.apps.zeitgeist.feed import Counts
+from millwheel.apps.zeitgeist.findings import compare
+from millwheel.apps.zeitgeist.html_report import write_report
+from millwheel.apps.zeitgeist.synthetic import START, Traffic
+from millwheel.apps.zeitgeist.terminal import View
 from millwheel.master.status import Report
-from millwheel.zeitgeist.feed import Counts
-from millwheel.zeitgeist.findings import compare
-from millwheel.zeitgeist.report import write_report
-from millwheel.zeitgeist.stream import START, Traffic
-from millwheel.zeitgeist.view import View
 
 TRAFFIC = Traffic(seed=1, records=20_000, width=900_000_000)
 

@@ -1,0 +1,65 @@
+"""Anomalies as episodes: one begins, lasts, and ends; it is told once, not once a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from millwheel.apps.zeitgeist.settings import Settings
+
+SPIKE = "spike"
+DIP = "dip"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a bucket says: to which side the key leans, since when, and with what confidence, in decades."""
+
+    side: int = 0
+    confidence: float = 0.0
+    since: int = 0
+    expected: float = 0.0
+    calm: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What an anomaly to this side is called."""
+        return SPIKE if self.side > 0 else DIP
+
+
+@dataclass
+class Episode:
+    """An anomaly that has begun; its state is a few numbers, and the key has at most one."""
+
+    kind: str
+    start: int
+    found: int
+    confidence: float
+    actual: float
+    expected: float
+    calm: int = 0
+
+    def message(self, settings: Settings, key: str, end: int | None = None) -> dict[str, Any]:
+        """The anomaly as its consumers get it: times in microseconds, ``end`` once it has one."""
+        told: dict[str, Any] = {
+            "key": key,
+            "kind": self.kind,
+            "start": self.start * settings.width,
+            "found": self.found,
+            "confidence": round(self.confidence, 2),
+            "actual": round(self.actual, 3),
+            "expected": round(self.expected, 3),
+        }
+        if end is not None:
+            told["end"] = end * settings.width
+        return told
+
+    def extend(self, settings: Settings, bucket: int, actual: float, verdict: Verdict) -> int | None:
+        """Takes in the next bucket; where the anomaly has ended, the first bucket that was calm again."""
+        if verdict.confidence > self.confidence and verdict.kind == self.kind:
+            self.confidence, self.actual, self.expected = verdict.confidence, actual, verdict.expected
+        self.calm = self.calm + 1 if verdict.calm else 0
+        return bucket - self.calm + 1 if self.calm >= (settings.calm or _CALM[settings.kind]) else None
+
+
+_CALM = {"counts": 3, "values": 20}  # a measured value that was odd often is so again soon

@@ -1,0 +1,8 @@
+"""``python -m millwheel.cli``."""
+
+import sys
+
+from millwheel.cli.parser import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, ``bench``, and those for what runs or ran."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from millwheel.cli import zeitgeist
+from millwheel.cli.bench import add_bench_command
+from millwheel.cli.control import add_accept, add_asking_commands
+from millwheel.cli.monitor import add_commands
+from millwheel.cli.sample import add_sample_command
+from millwheel.cli.store_tools import add_store_commands
+from millwheel.errors import MillWheelError, PipelineError
+from millwheel.launch import INTERRUPTED, run, start, tell_of_the_stop
+from millwheel.master.status import Report
+from millwheel.model.pipeline import Pipeline
+from millwheel.tracebacks import brief
+from millwheel.version import VERSION
+
+_UI = "serve a page at this port, or at an address such as 0.0.0.0:8080 (then with a token)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status: 0 done, 1 failed, 2 called wrongly."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    if getattr(options, "verbose", False):
+        os.environ.setdefault("MILLWHEEL_SPARK_LOG", "WARN")
+        logging.basicConfig(level=logging.INFO)
+    try:
+        status: int = options.call(options)
+        return status
+    except MillWheelError as error:
+        print(f"millwheel: {brief(error)}", file=sys.stderr)
+        return 1
+    except _Terminated:
+        return 128 + signal.SIGTERM
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="millwheel", description="MillWheel on Spark: low-latency, exactly-once stream processing."
+    )
+    parser.add_argument("--version", action="version", version=f"millwheel {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    demo = commands.add_parser(
+        "demo",
+        help="find what is unusual in a generated stream of search queries",
+        description="Counts three days of generated search queries, out of order, and tells which spike and "
+        "which dip, and a region that goes offline; then compares with what was planted.",
+        epilog="example: millwheel demo --records 1,000,000 --seed 3",
+    )
+    demo.add_argument("--records", type=_count, default=300_000, help="how many (default: 300,000)")
+    demo.add_argument("--seed", type=int, default=1, help="another seed, another three days (default: 1)")
+    demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
+    demo.add_argument("--ui", metavar="PORT", help=_UI + "; default: at a free port, in a terminal")
+    demo.add_argument(
+        "--report", type=Path, metavar="FILE", help="leave the plots here (default: artifacts/zeitgeist.html)"
+    )
+    demo.add_argument("--json", action="store_true", help="print the result as JSON; a report if asked for")
+    demo.set_defaults(call=_demo)
+
+    command = commands.add_parser(
+        "run",
+        help="run a pipeline",
+        description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
+        "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store. With "
+        "--drain or --once it ends by itself, and the same command run every day over input that grows "
+        "gives each day what came since.",
+        epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
+        "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
+    )
+    command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
+    command.add_argument(
+        "--store",
+        required=True,
+        help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, memory:",
+    )
+    command.add_argument(
+        "--master", help="Spark master, such as spark://host:7077, yarn, k8s://… (default: local, every core)"
+    )
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=VALUE",
+        help="a setting of Spark, such as spark.executor.memory=4g; may be given again",
+    )
+    command.add_argument("--cache", type=int, metavar="BYTES", help="of the store that an executor keeps")
+    ends = command.add_mutually_exclusive_group()
+    ends.add_argument(
+        "--drain",
+        action="store_true",
+        help="end when the injectors are exhausted, and close every window as though event time had ended: "
+        "all timers fire and holds end; a window that the next run has more records for comes again there "
+        "(`millwheel stop --drain` closes no window that the watermark has not passed)",
+    )
+    ends.add_argument(
+        "--once",
+        action="store_true",
+        help="end as soon as what is there now is processed, and leave windows, timers and holds open for "
+        "the next run",
+    )
+    command.add_argument(
+        "--take-over",
+        action="store_true",
+        help="take the store from a driver that still holds it, and hangs; it is refused from then on",
+    )
+    add_accept(command)
+    command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
+    command.add_argument("--ui", metavar="PORT", help=_UI)
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    command.set_defaults(call=_run)
+
+    found = zeitgeist.add_command(commands)
+    found.set_defaults(call=lambda options: zeitgeist.call(options, _until_interrupted))
+    for each in (demo, command, found):
+        each.add_argument("--verbose", action="store_true", help="show the log, and Spark's own lines")
+    add_commands(commands, load_pipeline)
+    add_asking_commands(commands, load_factory)
+    add_store_commands(commands, _export)
+    add_sample_command(commands)
+    add_bench_command(commands)
+    return parser
+
+
+def _count(text: str) -> int:
+    try:
+        number = int(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"a number of 1 or more, not {text!r}")
+    return number
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name.startswith("spark.") or not separator:
+        raise argparse.ArgumentTypeError(f"spark.NAME=VALUE, not {text!r}")
+    return name, value
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from millwheel.apps.zeitgeist.demo import demo, tell
+
+    report = options.report
+    if report is None and not options.json:
+        report = Path("artifacts/zeitgeist.html")
+    out = io.StringIO() if options.json else sys.stdout
+    ui = options.ui
+    if ui is None and out.isatty():
+        ui = "0"
+    summary = demo(options.records, options.seed, options.store, report, out, ui)
+    print(json.dumps(summary) if options.json else tell(summary))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    pipeline = load_pipeline(options.pipeline)
+    arguments: dict[str, Any] = {"store": options.store}
+    if options.ui is not None:
+        arguments["ui"] = options.ui
+    if options.slots is not None:
+        arguments["slots"] = options.slots
+    if options.take_over:
+        arguments["takeover"] = True
+    if options.accept:
+        arguments["accept"] = options.accept
+    if options.cache is not None:
+        arguments["cache"] = options.cache
+    if options.master is not None or options.conf:
+        from millwheel.spark.session import local_session
+
+        arguments["spark"] = local_session(options.master, dict(options.conf))
+    if options.drain or options.once:
+        signal.signal(signal.SIGTERM, _terminate)
+        report = run(pipeline, close=not options.once, **arguments)
+    else:
+        report = _until_interrupted(pipeline, arguments)
+    print(json.dumps(dataclasses.asdict(report)) if options.json else report)
+    return 0
+
+
+def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
+    """With pyarrow where it is installed: 3,000 rows take half a second, and with Spark 17 s, most of them
+    until its first query."""
+    found = load_pipeline(pipeline) if pipeline is not None else None
+    if importlib.util.find_spec("pyarrow") is not None:
+        from millwheel.watch.dump import export
+
+        return export(store, folder, found)
+    from millwheel.spark.session import local_session
+    from millwheel.spark.store_reader import export as export_with_spark
+
+    return export_with_spark(local_session(), store, folder, found)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: the run is stopped as Ctrl-C stops it."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
+def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:
+    job = start(pipeline, **arguments)
+    interrupted = threading.Event()
+    again = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        (again if interrupted.is_set() else interrupted).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    while not interrupted.is_set():
+        if job.wait(0.2) is not None:
+            return job.stop()
+    tell_of_the_stop()
+    job.ask_to_stop(timeout=INTERRUPTED)
+    while job.wait(0.2) is None:
+        if again.is_set():
+            job.ask_to_stop(timeout=0.0)
+    return job.stop()
+
+
+def _load(name: str) -> Any:
+    """What ``MODULE:FACTORY`` names; modules beside the working directory are found."""
+    module_name, _, factory_name = name.partition(":")
+    if not module_name or not factory_name:
+        raise PipelineError(f"a pipeline is named MODULE:FACTORY, such as zeitgeist:pipeline, not {name!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise PipelineError(
+            f"there is no module {error.name!r}: name one that can be imported from {os.getcwd()}"
+        ) from error
+    factory = getattr(module, factory_name, None)
+    if factory is None:
+        raise PipelineError(f"the module {module_name!r} has no {factory_name!r}")
+    return factory
+
+
+def load_factory(name: str) -> Callable[[], Pipeline]:
+    """The function that makes a pipeline, for another process to call."""
+    factory: Callable[[], Pipeline] = _load(name)
+    if not callable(factory):
+        raise PipelineError(f"{name} is {factory!r}, not a function that returns a millwheel.Pipeline")
+    return factory
+
+
+def load_pipeline(name: str) -> Pipeline:
+    """The pipeline that ``MODULE:FACTORY`` makes, or is."""
+    factory = _load(name)
+    pipeline = factory() if callable(factory) else factory
+    if not isinstance(pipeline, Pipeline):
+        raise PipelineError(f"{name} gave {pipeline!r}, not a millwheel.Pipeline")
+    return pipeline

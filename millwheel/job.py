@@ -1,0 +1,419 @@
+"""A job: a driver that runs its epochs in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import queue
+import sys
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal
+
+from millwheel.errors import EngineGone, FencedError, Interrupted, MillWheelError, PipelineError
+from millwheel.master.diff import Change, change, check_accept
+from millwheel.master.driver import Driver
+from millwheel.master.executor import Executor
+from millwheel.master.intervals import check_slots
+from millwheel.master.mailbox import Request, Requests, reason
+from millwheel.master.status import Report
+from millwheel.master.watchdog import Watchdog
+from millwheel.model.graph import Graph, build
+from millwheel.model.pipeline import Pipeline
+from millwheel.watch.explain import Explanation, explain
+from millwheel.watch.progress import Progress
+
+logger = logging.getLogger("millwheel")
+
+_SHORTEST_WAIT = 0.002  # seconds between polls right after there was work
+_LONGEST_WAIT = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
+_MICROSECONDS = 1e6
+_PATIENCE = 30.0  # seconds for the epoch that a stop finds: six times what one may take under a backlog
+_SHOWN_EVERY = 1.0  # seconds between updates in a notebook
+_FAREWELL = 2.0  # seconds in which a signal to all processes reaches this one too
+
+SLOW_AFTER = 30.0
+"""Seconds after which a hook that has not returned is named."""
+
+
+Rebuild = Callable[[Graph], tuple[Driver, Executor]]
+"""Makes a driver and an executor for another graph on the same store."""
+
+
+Removed = Literal["drain", "drop"]
+"""What becomes of a computation that is taken out: it finishes what is in flight for it, or stops at once."""
+
+
+class _Apply:
+    """Somebody waits for the pipeline to become another one."""
+
+    def __init__(self, pipeline: Pipeline, removed: Removed, accept: Collection[str] = ()) -> None:
+        if removed not in ("drain", "drop"):
+            raise PipelineError(f'removed is "drain" or "drop", not {removed!r}')
+        self.pipeline = pipeline
+        self.removed = removed
+        self.accept = accept
+        self.change: Change | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.done.set()
+
+
+class _Rescale:
+    """Somebody wants another number of slots."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.done.set()
+
+
+class Job:
+    """A running pipeline. Leave the ``with`` block, or call `stop`, to end it after its epoch.
+
+    Nothing is lost by stopping: a later run on the same store goes on where this one ended.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        executor: Executor,
+        *,
+        until_exhausted: bool,
+        on_close: Callable[[], None],
+        progress: Progress | None = None,
+        rebuild: Rebuild | None = None,
+        slow_after: float = SLOW_AFTER,
+    ) -> None:
+        self._driver = driver
+        self._rebuild = rebuild
+        self._asked: queue.SimpleQueue[_Apply | _Rescale] = queue.SimpleQueue()
+        self._requests = Requests(driver.store, driver.sequencer)
+        self._stoppers: list[Request] = []
+        self._watchdog = Watchdog(
+            slow_after=slow_after,
+            write=lambda notes: self._driver.journal.note(notes),
+            asked=lambda: self._requests.asked_to_stop(),
+        )
+        self._executor = self._watchdog.watched(executor)
+        self._until_exhausted = until_exhausted
+        self._on_close = on_close
+        self._progress = progress
+        self._stop = threading.Event()
+        self._drain = threading.Event()
+        self._error: BaseException | None = None
+        self._report = driver.report()
+        self._lock = threading.Lock()
+        self.ui: str | None = None
+        """The address of the page, where there is one."""
+        self.view: Callable[[], Any] | None = None
+        """Gives what there is to see of the pipeline while it runs: a `millwheel.watch.view.View`."""
+        self._thread = threading.Thread(target=self._run, name=f"millwheel-{driver.graph.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begins to run epochs."""
+        self._watchdog.start()
+        self._thread.start()
+
+    def status(self) -> Report:
+        """What was done so far, as of the last epoch; raises what the job failed with, if it did."""
+        self._raise()
+        with self._lock:
+            return replace(self._report, slow=list(self._watchdog.slow))
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it, as of now."""
+        from millwheel.master.html import job_html
+
+        running = self._thread.is_alive()
+        state = "running" if running else "failed" if self._error is not None else "ended"
+        try:
+            recent = self.view().recent if running and self.view is not None else []
+        except Exception:  # it ends at this moment, and its store is closed
+            recent = []
+        with self._lock:
+            report = replace(self._report, slow=list(self._watchdog.slow))
+        return job_html(report, state, recent, self.ui)
+
+    def _ipython_display_(self) -> None:
+        """Shows it in a notebook, and updates it in place as long as it runs."""
+        from millwheel.master.html import notebook_display
+
+        shown = notebook_display()
+        handle = shown.display(shown.HTML(self._repr_html_()), display_id=True)
+
+        def update() -> None:
+            while self._thread.is_alive():
+                self._thread.join(_SHOWN_EVERY)
+                handle.update(shown.HTML(self._repr_html_()))
+
+        threading.Thread(target=update, name="millwheel-notebook", daemon=True).start()
+
+    def explain_watermark(self, computation: str) -> Explanation:
+        """Why a computation's low watermark stands where it stands."""
+        return explain(self._driver.store, computation)
+
+    def apply(
+        self, pipeline: Pipeline, *, removed: Removed = "drain", accept: Collection[str] = ()
+    ) -> Change:
+        """Lets the running pipeline become the given one, between two epochs.
+
+        State, timers and watermarks of what is in both stay as they are. A computation that is new starts
+        at the current watermarks, or with ``replay="earliest"`` at the beginning of its injectors. One that
+        is gone leaves its state in the store; before that it finishes what is in flight for it, unless it is
+        to be dropped. A change that kept state could not survive is a `PipelineError`, and the pipeline goes
+        on as it was. ``accept`` names computations whose key extractors may change though they have rows,
+        which stay under the old keys.
+        """
+        if self._rebuild is None:
+            raise PipelineError("this job cannot be changed while it runs")
+        request = _Apply(pipeline, removed, accept)
+        self._ask(request, "there is nothing to apply a pipeline to")
+        assert request.change is not None
+        return request.change
+
+    def rescale(self, slots: int) -> None:
+        """Works on the key space in another number of pieces, from the next epoch on.
+
+        A later start has the number of slots that it is given, whatever this was.
+        """
+        check_slots(slots)
+        self._ask(_Rescale(slots), "start the pipeline with other slots")
+
+    def _ask(self, request: _Apply | _Rescale, otherwise: str) -> None:
+        """Has something done between two epochs, and waits for it."""
+        self._asked.put(request)
+        while not request.done.wait(_LONGEST_WAIT):
+            if not self._thread.is_alive() and not request.done.is_set():
+                self._raise()
+                raise PipelineError(f"the job has ended: {otherwise}")
+        if request.error is not None:
+            raise request.error
+
+    def wait(self, timeout: float | None = None) -> Report | None:
+        """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return None
+        return self.status()
+
+    def stop(self, *, drain: bool = False, timeout: float | None = None) -> Report:
+        """Ends the job after the epoch that it is in.
+
+        An epoch that takes longer than ``timeout`` seconds (default: 30), because a hook hangs, say, is given
+        up: its Python workers are ended, and the next run on the store continues it. With ``drain`` nothing
+        more is read, and what is in flight is finished first: records that were left to the next epoch, and
+        every timer that the watermarks allow; for that there is no limit unless ``timeout`` is given.
+        """
+        if drain:
+            self._drain.set()
+            if timeout is not None:
+                self._watchdog.stop_within(timeout)
+        else:
+            self.ask_to_stop(timeout=_PATIENCE if timeout is None else timeout)
+        self._thread.join()
+        return self.status()
+
+    def ask_to_stop(self, *, timeout: float) -> None:
+        """Lets the job end after the epoch that it is in, or after ``timeout`` seconds; does not wait."""
+        self._stop.set()
+        self._watchdog.stop_within(timeout)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._watchdog.stop_within(_PATIENCE)
+        self._thread.join()
+        if error is None:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None and not self._thread.is_alive():
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except Interrupted:
+            pass  # the watchdog has said what it ended, and why
+        except BaseException as error:
+            if isinstance(error, EngineGone) and self._stop.wait(_FAREWELL):
+                return  # whoever stops this process stops all of its group, Spark's JVM among them
+            if not isinstance(error, MillWheelError):
+                logger.exception("the pipeline %s failed", self._driver.graph.name)
+            self._error = error
+        finally:
+            self._watchdog.close()
+            self._answer_last()
+            if self._progress is not None:
+                self._progress.close()
+            try:
+                self._driver.close()
+            except Exception as error:
+                self._error = self._error or error
+            self._executor.close()
+            self._on_close()
+
+    def _answer_last(self) -> None:
+        """Tells those who wait in other processes how it ended."""
+        try:
+            for request in self._requests.take(now=True):  # that came while the last epoch ran
+                if request.what == "stop":
+                    self._stoppers.append(request)
+            for request in self._stoppers:
+                if self._error is None:
+                    self._requests.answer(request, {"epoch": self._driver.epoch})
+            why = "the pipeline has ended" if self._error is None else reason(self._error)
+            self._requests.refuse_all(why)
+        except MillWheelError:  # the disk is full, say: whoever waits sees that the driver is gone
+            logger.debug("requests could not be answered", exc_info=True)
+
+    def _heed(self, request: Request) -> None:
+        """Does what another process asks for."""
+        if request.what == "stop":
+            self._stoppers.append(request)
+            (self._drain if request.given.get("drain") else self._stop).set()
+            self._watchdog.stop_within(request.given.get("timeout", _PATIENCE))
+            return
+        if request.what == "rescale":
+            self._driver.rescale(request.given["slots"])
+            answer = {"slots": self._driver.slots, "epoch": self._driver.epoch}
+            self._requests.answer(request, answer)
+            return
+        if request.what != "apply" or self._rebuild is None:
+            self._requests.refuse(request, f"this pipeline does not know how to {request.what}")
+            return
+        if request.given["python"] != list(sys.version_info[:2]):
+            here = ".".join(map(str, sys.version_info[:2]))
+            self._requests.refuse(request, f"the pipeline runs under Python {here}: apply with the same")
+            return
+        try:
+            made: Any = pickle.loads(request.given["factory"])()
+            if not isinstance(made, Pipeline):
+                raise PipelineError(f"the function gave {made!r}, not a millwheel.Pipeline")
+            asked = _Apply(made, request.given["removed"], request.given.get("accept", ()))
+        except Exception as error:
+            self._requests.refuse(request, f"the new pipeline could not be made here ({reason(error)})")
+            return
+        self._apply(asked)
+        if asked.error is not None:
+            self._requests.refuse(request, reason(asked.error))
+        else:
+            assert asked.change is not None
+            self._requests.answer(request, asked.change.to_value())
+
+    def _apply(self, request: _Apply) -> None:
+        """Changes the pipeline, or leaves it as it was."""
+        old = self._driver
+        try:
+            graph = build(request.pipeline)
+            check_accept(graph, request.accept)
+            found = change(graph, old.store, request.accept)
+            found.check()
+        except MillWheelError as error:
+            request.finish(error)
+            return
+        try:
+            if old.recovering is not None and (plan := old.next_plan()) is not None:
+                old.run(plan, self._executor)  # an epoch is finished by the graph that began it
+            if found.removed and request.removed == "drain":
+                self._finish()
+        except BaseException as error:  # an epoch failed, and with it the job
+            request.finish(error)
+            raise
+        try:
+            self._become(graph)
+            self._publish()  # whoever asked sees the new pipeline in the status
+            request.change = found
+            request.finish()
+        except FencedError as error:  # another driver has the pipeline: it is not taken back
+            request.finish(error)
+            raise
+        except Exception as error:
+            try:
+                self._become(old.base)
+            finally:
+                request.finish(error)
+
+    def _rescale(self, request: _Rescale) -> None:
+        try:
+            self._driver.rescale(request.slots)
+            request.finish()
+        except MillWheelError as error:
+            request.finish(error)
+            raise
+
+    def _finish(self) -> None:
+        """Runs the epochs that finish what is in flight, with nothing new."""
+        while (plan := self._driver.next_plan(read=False)) is not None:
+            self._driver.run(plan, self._executor)
+
+    def _become(self, graph: Graph) -> None:
+        assert self._rebuild is not None
+        before, used = self._driver, self._executor
+        before.let_go()  # a port of the old one may be wanted by the new one
+        driver, executor = self._rebuild(graph)
+        driver.baseline, driver.hot = before.baseline, before.hot
+        driver.changes_at_start = before.changes_at_start
+        driver.begins = before.begins
+        driver.rescale(before.slots)
+        driver.observer = before.observer
+        if driver.observer is not None:
+            driver.observer.follow(driver)
+        self._driver, self._executor = driver, self._watchdog.watched(executor)
+        self._requests.follow(driver.sequencer)
+        used.close()
+
+    def _loop(self) -> None:
+        wait = _SHORTEST_WAIT
+        while not self._stop.is_set():
+            while not self._asked.empty():
+                asked = self._asked.get()
+                if isinstance(asked, _Rescale):
+                    self._rescale(asked)
+                else:
+                    self._apply(asked)
+            self._requests.follow(self._driver.sequencer)  # a change of intervals takes the next one
+            for request in self._requests.take():
+                self._heed(request)
+            if self._drain.is_set():
+                self._finish()
+                break
+            if self._driver.caught_up:
+                self._become(self._driver.base)
+            driver = self._driver
+            plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
+            if plan is None and self._until_exhausted and driver.ended:
+                self._publish()  # the report has the watermarks that this run ended with, the store others
+                driver.conclude()
+                return
+            if plan is not None:
+                driver.run(plan, self._executor)
+                wait = _SHORTEST_WAIT
+                self._publish()
+                continue
+            self._publish()
+            until_wall = (driver.authority.next_wall - driver.now()) / _MICROSECONDS
+            self._stop.wait(max(min(wait, until_wall), 0.0))
+            wait = min(wait * 2, _LONGEST_WAIT)
+        self._publish()
+
+    def _publish(self) -> None:
+        report = self._driver.report()
+        with self._lock:
+            self._report = report
+        if self._progress is not None:
+            self._progress.show(report, self._driver)

@@ -1,0 +1,288 @@
+"""What it means for a running pipeline to become another one (paper 3: dynamically, without a restart)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from millwheel.errors import PipelineError, shorten
+from millwheel.master.journal import read_partitions
+from millwheel.master.registry import check_version
+from millwheel.master.topology import design_of
+from millwheel.model.codec import unpack
+from millwheel.model.computation import Computation
+from millwheel.model.derived import public_name
+from millwheel.model.graph import Graph
+from millwheel.model.keys import key_text
+from millwheel.model.names import SourceName
+from millwheel.model.replay import to_replay
+from millwheel.store.base import Store
+from millwheel.store.keyspace import after, check_format, row_prefix
+from millwheel.store.row import decode_row
+
+logger = logging.getLogger("millwheel")
+
+_SAMPLED = 20  # rows of each shard that a new codec, or a new version, must be able to read
+
+
+@dataclass(frozen=True)
+class Change:
+    """The difference between two pipelines, by the names of their parts."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+    injectors_added: tuple[str, ...]
+    injectors_removed: tuple[str, ...]
+    sinks_added: tuple[str, ...] = ()
+    """As ``STREAM to SINK``."""
+    sinks_removed: tuple[str, ...] = ()
+    edges_added: tuple[str, ...] = ()
+    """Of computations that are kept: ``STREAM to COMPUTATION``, or ``COMPUTATION to STREAM``."""
+    edges_removed: tuple[str, ...] = ()
+    keys_changed: tuple[str, ...] = ()
+    """Key extractors of kept computations that are others now: their rows stand under the old keys."""
+    refusals: tuple[str, ...] = ()
+    """Why it cannot be."""
+
+    @property
+    def lines(self) -> list[str]:
+        """What is added, removed or changed, a line for each; none where the pipeline is the same."""
+        found = [
+            f"{what} {part} {name}"
+            for part, added, removed in (
+                ("computation", self.added, self.removed),
+                ("injector", self.injectors_added, self.injectors_removed),
+                ("sink", self.sinks_added, self.sinks_removed),
+                ("edge", self.edges_added, self.edges_removed),
+            )
+            for what, names in (("added", added), ("removed", removed))
+            for name in names
+        ]
+        return [*found, *(f"changed key extractor: {text}" for text in self.keys_changed)]
+
+    def __str__(self) -> str:
+        parts = [
+            f"{what} {', '.join(names)}"
+            for what, names in (
+                ("adds", self.added),
+                ("removes", self.removed),
+                ("keeps", self.kept),
+                ("injects", self.injectors_added),
+                ("no longer injects", self.injectors_removed),
+                ("writes", self.sinks_added),
+                ("no longer writes", self.sinks_removed),
+                ("connects", self.edges_added),
+                ("no longer connects", self.edges_removed),
+                ("changes the keys of", self.keys_changed),
+            )
+            if names
+        ]
+        return "; ".join(parts) or "changes nothing"
+
+    def to_value(self) -> dict[str, Any]:
+        """For a program."""
+        return asdict(self)
+
+    def check(self) -> None:
+        """Raises a `PipelineError` with all that stands against the change."""
+        if self.refusals:
+            raise PipelineError("; ".join(self.refusals))
+
+
+def change_at_start(new: Graph, store: Store, accept: Collection[str]) -> list[str]:
+    """The one comparison, at a start: what is not the pipeline that the store knows, a line for each.
+
+    A `PipelineError` says why it cannot be; where the store has no pipeline yet, nothing has changed.
+    """
+    check_accept(new, accept)
+    with store.journal.snapshot() as snapshot:
+        check_format(snapshot.get(b"format"))
+        design = snapshot.get(b"design")
+    if design is None or unpack(design)["name"] != new.name:  # of another pipeline: refused when it is taken
+        return []
+    found = change(new, store, accept)
+    found.check()
+    for line in found.lines:
+        logger.warning("pipeline %s is not what its store knows: %s", new.name, line)
+    return found.lines
+
+
+def check_accept(new: Graph, accept: object) -> None:
+    """Refuses what is no list of the pipeline's computations."""
+    names = [] if isinstance(accept, str) or not isinstance(accept, Collection) else list(accept)
+    if isinstance(accept, str) or not isinstance(accept, Collection):
+        raise PipelineError(f"accept is a list of names of computations, such as ['NAME'], not {accept!r}")
+    for name in names:
+        if name not in new.nodes:
+            known = ", ".join(new.nodes)
+            raise PipelineError(
+                f"accept names {name!r}, which is no computation of the pipeline: it has {known}"
+            )
+
+
+def change(new: Graph, store: Store, accept: Collection[str] = ()) -> Change:
+    """What would become of the pipeline that a store belongs to, whether it runs or not.
+
+    ``accept`` names computations whose key extractors may be others than their rows were made with.
+    """
+    with store.journal.snapshot() as snapshot:
+        found = {key: snapshot.get(key) for key in (b"design", b"numbers", b"versions")}
+        read = set(read_partitions(snapshot.scan(b"o", after(b"o"))))
+    known = {key: unpack(value) if value is not None else None for key, value in found.items()}
+    design = known[b"design"]
+    if design is None:
+        raise PipelineError("the store has no pipeline in it yet: there is nothing to change; run it")
+    numbers, versions = known[b"numbers"] or {}, known[b"versions"] or {}
+    against = _Refusals(design, new, store, numbers, versions, read, accept)
+    refusals = against.all()
+    return _difference(design, new, against.keys_changed, refusals)
+
+
+def _difference(
+    old: dict[str, Any], graph: Graph, keys_changed: Iterable[str], refusals: Iterable[str]
+) -> Change:
+    new = design_of(graph)
+    before, now = old["nodes"], new["nodes"]
+    kept = tuple(name for name in now if name in before)
+    return Change(
+        tuple(name for name in now if name not in before),
+        tuple(name for name in before if name not in now),
+        kept,
+        *_both_ways(old["injectors"], new["injectors"]),
+        *_both_ways(_sinks(old), _sinks(new)),
+        *_both_ways(_edges(before, kept), _edges(now, kept)),
+        tuple(keys_changed),
+        tuple(refusals),
+    )
+
+
+def _both_ways(old: Iterable[str], new: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    before, now = set(old), set(new)
+    return tuple(sorted(now - before)), tuple(sorted(before - now))
+
+
+def _sinks(design: dict[str, Any]) -> list[str]:
+    return [f"{stream} to {sink}" for stream, sinks in design["sinks"].items() for sink in sinks]
+
+
+def _edges(nodes: Mapping[str, Any], kept: Iterable[str]) -> list[str]:
+    read = [f"{public_name(stream)} to {name}" for name in kept for stream in nodes[name]["inputs"]]
+    return read + [f"{name} to {stream}" for name in kept for stream in nodes[name]["outputs"]]
+
+
+@dataclass
+class _Refusals:
+    """All that stands against a change."""
+
+    old: dict[str, Any]
+    new: Graph
+    store: Store
+    numbers: dict[str, int]
+    versions: dict[str, int]
+    read: set[SourceName]
+    accept: Collection[str] = ()
+    keys_changed: list[str] = field(default_factory=list)
+
+    def all(self) -> list[str]:
+        """The reasons, in plain words; none: it can be."""
+        if self.old["name"] != self.new.name:
+            return [
+                f"the pipeline {self.old['name']!r} cannot become {self.new.name!r}: its store belongs to "
+                "it, by that name"
+            ]
+        found = []
+        fresh = [name for name in self.new.nodes if name not in self.numbers]
+        for name, node in self.new.nodes.items():
+            try:
+                if name in self.numbers:
+                    check_version(name, node.computation.version, self.versions)
+                    self._check_state(name, node.computation)
+                elif node.replay:
+                    to_replay(self.new, name, fresh, self.read)
+            except PipelineError as error:
+                found.append(str(error))
+            for text in self._keys(name):
+                if name in self.accept:
+                    self.keys_changed.append(f"{text} (accepted)")
+                elif self._has_rows(name):
+                    found.append(
+                        f"{text}; its state is kept by the old keys. Give it another name and remove this "
+                        f"one, or accept the new keys for what comes from now on: accept=[{name!r}], or "
+                        f"--accept {shlex.quote(name)}"
+                    )
+                else:
+                    self.keys_changed.append(text)
+        return found
+
+    def _keys(self, name: str) -> Iterable[str]:
+        known = {**self.old["away"], **self.old["nodes"]}
+        if name not in known or name not in self.numbers:
+            return
+        before = known[name]["inputs"]
+        now = design_of(self.new)
+        same_python = self.old["python"] == now["python"]
+        for stream, (mark, shown, by_value) in now["nodes"][name]["inputs"].items():
+            if stream not in before or before[stream][0] == mark:
+                continue
+            _, shown_before, by_value_before = before[stream]
+            if not same_python and not by_value and not by_value_before:
+                logger.warning(
+                    "computation %r, stream %r: the key extractor %s is taken for the one that it was, as "
+                    "functions of Python %s and %s cannot be compared",
+                    name,
+                    stream,
+                    shown,
+                    ".".join(map(str, self.old["python"])),
+                    ".".join(map(str, now["python"])),
+                )
+                continue
+            yield (
+                f"computation {name!r}, stream {public_name(stream)!r}: the key extractor was {shown_before} "
+                f"and is to be {shown}"
+            )
+
+    def _has_rows(self, name: str) -> bool:
+        prefix = row_prefix(self.numbers[name])
+        for shard in self.store.shards:
+            with shard.snapshot() as snapshot:
+                if next(iter(snapshot.scan(prefix, after(prefix))), None) is not None:
+                    return True
+        return False
+
+    def _check_state(self, name: str, computation: Computation) -> None:
+        """A codec that cannot read the stored state, or a version that cannot take it over."""
+        prefix = row_prefix(self.numbers[name])
+        for shard in self.store.shards:
+            with shard.snapshot() as snapshot:
+                for (key, value), _ in zip(
+                    snapshot.scan(prefix, after(prefix)), range(_SAMPLED), strict=False
+                ):
+                    row = decode_row(value)
+                    if row.state is not None:
+                        probe = copy.copy(computation)
+                        probe.key = row.key if row.key is not None else key_text(key[len(prefix) + 8 :])
+                        self._check_row(name, probe, row.state, row.version)
+
+    def _check_row(self, name: str, computation: Computation, data: bytes, version: int) -> None:
+        try:
+            state = computation.codec.decode(data)
+        except Exception as error:
+            before = {**self.old["away"], **self.old["nodes"]}.get(name, {}).get("codec", "another one")
+            raise PipelineError(
+                f"computation {name!r}: the codec {computation.codec!r} cannot read the state that {before} "
+                f"wrote ({shorten(str(error), 120)})"
+            ) from error
+        if version == computation.version:
+            return
+        try:
+            computation.migrate(version, state)
+        except Exception as error:
+            raise PipelineError(
+                f"computation {name!r}: migrate() cannot make state of version {version} one of version "
+                f"{computation.version} ({type(error).__name__}: {shorten(str(error), 120)})"
+            ) from error

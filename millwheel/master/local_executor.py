@@ -1,0 +1,23 @@
+"""Runs epochs in this process: for the harness."""
+
+from __future__ import annotations
+
+from millwheel.worker.envelope import Frame
+from millwheel.worker.epoch import run_epoch
+from millwheel.worker.plan import Plan
+from millwheel.worker.step import Worker
+
+
+class LocalExecutor:
+    """One worker in this process does it all."""
+
+    job: int | None = None
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def execute(self, plan: Plan) -> list[Frame]:
+        return run_epoch(self._worker, plan)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,197 @@
+"""Who is in a pipeline, as its journal has it: numbers, versions, who catches up, and who is away.
+
+    numbers     the number of each computation, under which its rows stand
+    versions    the newest version of each computation that may have written state
+    replays     by computation that catches up: the injectors that it reads by itself
+    forgotten   the first number that was never given, and the numbers whose rows are being removed
+    away...     one entry for each computation that was removed: the watermarks that it left with
+
+A driver enters its graph in one write, so that a computation that is new is never half known. The write is
+made only if ``numbers`` is still what it was when it was read: `millwheel store forget` changes it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.errors import PipelineError
+from millwheel.master.journal import Journal, Partition, Recovered, shape_of
+from millwheel.master.topology import design_of, sent_elsewhere
+from millwheel.model.codec import pack, unpack
+from millwheel.model.graph import Graph
+from millwheel.model.names import SourceName, source_name
+from millwheel.model.replay import replaying, to_replay
+from millwheel.store.base import Snapshot, Store
+from millwheel.store.keyspace import AWAY, after, away_key, partition_key
+from millwheel.worker.fencing import fence
+from millwheel.worker.step import touched
+
+
+@dataclass
+class Roster:
+    """A graph as it was entered."""
+
+    graph: Graph
+    """With the sources of those that catch up."""
+    numbers: dict[str, int]
+    watermarks: dict[str, Any]
+    """By computation: what the authority knew of it last; of one that is new, nothing."""
+
+
+@dataclass
+class _Books:
+    """What the journal says."""
+
+    raw: bytes | None
+    numbers: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    replays: dict[str, list[SourceName]] = field(default_factory=dict)
+    next: int = 0
+    away: dict[str, Any] = field(default_factory=dict)
+    design: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def read(snapshot: Snapshot) -> _Books:
+        keys = (b"numbers", b"versions", b"replays", b"forgotten", b"design")
+        raw, versions, replays, forgotten, design = (snapshot.get(key) for key in keys)
+        return _Books(
+            raw,
+            unpack(raw) if raw is not None else {},
+            unpack(versions) if versions is not None else {},
+            {name: list(map(source_name, found)) for name, found in unpack(replays or b"\x80").items()},
+            unpack(forgotten)[0] if forgotten is not None else 0,
+            dict(unpack(value) for _, value in snapshot.scan(AWAY, after(AWAY))),
+            unpack(design) if design is not None else {},
+        )
+
+
+def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Roster:
+    """Enters a graph; a `PipelineError` says why one of its computations cannot be."""
+    while True:
+        books = journal.read(_Books.read)
+        _check_versions(graph, books)
+        running, done = _catching_up(graph, books, found)
+        if not _finishes(journal, store, replaying(graph, running), found, books.design):
+            continue
+        numbers = dict(books.numbers)
+        fresh = [name for name in graph.nodes if name not in numbers]
+        first = max([books.next, *(number + 1 for number in numbers.values())])
+        numbers |= {name: first + index for index, name in enumerate(fresh)}
+        # Who has a number, and was in no epoch that was committed, has seen nothing either. Who has none, and
+        # was in one, was forgotten.
+        known = {
+            name: value for name, value in {**books.away, **found.watermarks}.items() if name in books.numbers
+        }
+        if found.epoch and found.plan is None:
+            new = [name for name in graph.nodes if name not in known and name not in books.replays]
+            running |= _new_replays(graph, new, found)
+        entered = replaying(graph, running)
+        gone = {name: value for name, value in found.watermarks.items() if name not in graph.nodes}
+        replays = {name: names for name, names in books.replays.items() if name not in done} | running
+        versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
+        puts = [(away_key(name), pack([name, value])) for name, value in gone.items()]
+        puts += [(b"shape", shape_of(entered)), (b"design", pack(design_of(graph, books.design)))]
+        if numbers != books.numbers:
+            puts.append((b"numbers", pack(numbers)))
+        if versions != books.versions:
+            puts.append((b"versions", pack(versions)))
+        if replays != books.replays:
+            puts.append((b"replays", pack(replays)))
+        if journal.swap(b"numbers", books.raw, puts, list(_own_offsets(done, found))):
+            return Roster(entered, numbers, known)
+
+
+def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered, design: dict[str, Any]) -> bool:
+    """Whether the graph can finish an epoch that was started, if one was.
+
+    One that was started with another graph, and of which nothing is in the store, is forgotten: then False.
+    So is one with other keys for injected records: they would come to intervals that have committed without
+    them, and to others a second time.
+    """
+    if found.plan is None:
+        return True
+    same, strong = journal.planned_for(graph)
+    rekeyed = sent_elsewhere(graph, design)
+    if same and not rekeyed:
+        return True
+    fence(store, found.plan.intervals, journal.sequencer)  # from here on nothing of it comes any more
+    # Weak productions, and records without computations, may be with sinks though nothing is in the store.
+    if touched(store, found.plan) or not strong or not found.plan.intervals:
+        raise PipelineError(
+            f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another "
+            f"{f'key extractor of {rekeyed[0]!r}' if same else 'graph of computations'} and is not finished; "
+            "run the former pipeline once more on this store, then change it"
+        )
+    journal.forget_plan()
+    found.plan = None
+    return False
+
+
+def _check_versions(graph: Graph, books: _Books) -> None:
+    for name, node in graph.nodes.items():
+        check_version(name, node.computation.version, books.versions)
+
+
+def check_version(name: str, version: int, stored: dict[str, int]) -> None:
+    """State that a newer version may have written is not read by an older one."""
+    if stored.get(name, 1) > version:
+        raise PipelineError(
+            f"computation {name!r}: the store has state of version {stored[name]}, and the code is version "
+            f"{version}, which does not know it: run the newer code, or forget the state "
+            f"(millwheel store forget {name})"
+        )
+
+
+def _catching_up(
+    graph: Graph, books: _Books, found: Recovered
+) -> tuple[dict[str, list[SourceName]], dict[str, list[SourceName]]]:
+    """Those that still catch up, and those that have: with an epoch to finish, nothing changes."""
+    running: dict[str, list[SourceName]] = {}
+    done: dict[str, list[SourceName]] = {}
+    for name, sources in books.replays.items():
+        if name not in graph.nodes:
+            continue
+        if found.plan is None and all(_level(source, name, found) for source in sources):
+            done[name] = sources
+        else:
+            running[name] = sources
+    return running, done
+
+
+def _level(source: SourceName, reader: str, found: Recovered) -> bool:
+    """Whether who catches up has read what the others have."""
+    own = found.partitions.get(source._replace(reader=reader), {})
+    others = found.partitions.get(source, {})
+    return all(own.get(name, Partition()).offset == state.offset for name, state in others.items())
+
+
+def _new_replays(graph: Graph, fresh: list[str], found: Recovered) -> dict[str, list[SourceName]]:
+    offsets = {
+        source: {name: state.offset for name, state in partitions.items() if state.offset is not None}
+        for source, partitions in found.partitions.items()
+    }
+    read = [source for source, known in offsets.items() if known]
+    replays: dict[str, list[SourceName]] = {}
+    for name in fresh:
+        if not graph.nodes[name].replay:
+            continue
+        for source in to_replay(graph, name, fresh, read):
+            injector = next(s.injector for s in graph.sources if s.name == source)
+            why = injector.lost(offsets[source])
+            if why is not None:
+                raise PipelineError(
+                    f'computation {name!r}: replay="earliest" cannot be had of the injector of '
+                    f"{str(source)!r}: {why}. Leave replay out to begin with what comes now"
+                )
+            replays.setdefault(name, []).append(source)
+    return replays
+
+
+def _own_offsets(done: dict[str, list[SourceName]], found: Recovered) -> Iterable[bytes]:
+    for reader, sources in done.items():
+        for source in sources:
+            name = source._replace(reader=reader)
+            for partition in found.partitions.get(name, {}):
+                yield partition_key(name, partition)

@@ -1,0 +1,235 @@
+"""Runs epochs as Spark jobs: one RDD job for each.
+
+A small epoch is one task. A larger one is a stage that injects and a stage for each level, with a
+shuffle before each; Spark sees (slot, bytes) and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import shutil
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
+
+from millwheel.errors import EngineError, Interrupted, UserCodeError
+from millwheel.model.graph import Graph
+from millwheel.spark.jvm import check_alive
+from millwheel.spark.shared_memory import Parcels
+from millwheel.spark.tasks import InjectTask, LevelTask, Shipment, WholeTask, ship, slot_of
+from millwheel.store.base import Store
+from millwheel.worker.activity import Note, read_notes
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
+from millwheel.worker.step import committed, weak_levels
+
+logger = logging.getLogger("millwheel")
+
+_LONGEST_WAIT = 10.0  # seconds for a write that follows its epoch; it takes milliseconds
+_LOOK_EVERY = 0.001
+
+_ATTEMPTS = 3  # at a whole epoch, after Spark's own attempts at its tasks: an epoch is idempotent
+
+
+class SparkExecutor:
+    """Carries plans to Spark and frames back."""
+
+    def __init__(
+        self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store, cache: int = 0
+    ) -> None:
+        self._context = context
+        self._store = store
+        self._name = graph.name
+        self._shown = context.uiWebUrl is not None
+        self.job: int | None = None
+        self._depth = len(graph.levels)
+        self._weak = weak_levels(graph)
+        self._broadcast = context.broadcast(ship(graph, numbers, store.address, cache))
+        self._bases: dict[int, RDD[int]] = {}
+        self._parcels = Parcels(context)
+        self._shipment = Shipment(uuid.uuid4().hex, self._broadcast, self._parcels.notes)
+        self._group = f"millwheel-{self._shipment.id}"
+        self._grouped: int | None = None
+        self._cancelled = False
+        self._cleaner = _Cleaner(context)
+
+    def execute(self, plan: Plan) -> list[Frame]:
+        """Runs one epoch; tries again where Spark gave up, as long as that may help."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                shipment = replace(self._shipment, careful=True) if attempt > 1 else self._shipment
+                frames = [Frame.from_bytes(data) for data in self._run(plan, shipment)]
+                if any(frame.error for frame in frames) or self._settled(plan):
+                    return frames
+                logger.warning("epoch %d: attempt %d: a write that waited is lost", plan.epoch, attempt)
+            except (Py4JError, PySparkException, ConnectionError) as error:
+                if self._cancelled:
+                    raise Interrupted(f"epoch {plan.epoch} was ended before it was committed") from error
+                check_alive(self._context, f"epoch {plan.epoch}", error)
+                self._blame_a_hook(error)
+                if attempt == _ATTEMPTS:
+                    raise EngineError(
+                        f"epoch {plan.epoch}: Spark gave up after {_ATTEMPTS} attempts: {_reason(error)}\n"
+                        "Nothing is lost: the epoch is journaled, and running again continues it"
+                    ) from error
+                logger.warning("epoch %d: attempt %d failed: %s", plan.epoch, attempt, _reason(error))
+        raise EngineError(
+            f"epoch {plan.epoch}: computations with weak productions could not commit in {_ATTEMPTS} "
+            "attempts. Nothing is lost: the epoch is journaled, and running again continues it"
+        )
+
+    def _blame_a_hook(self, error: Exception) -> None:
+        """Raises where a worker died in a hook, which the attempts after the first death have noted."""
+        for note in self.doing():
+            if note.computation is not None and note.exact and not note.alive:
+                raise UserCodeError(
+                    f"{note.place}: the Python worker died in it {_times(error)}. A crash (segmentation "
+                    "fault), os._exit, or the kernel, when memory was short, ends a process so. It had "
+                    f"{note.hand}",
+                    computation=note.computation,
+                    key=note.key,
+                    details="Nothing of the epoch is committed: running again continues with this key",
+                ) from error
+
+    def doing(self) -> list[Note]:
+        """What workers on this machine have in hand."""
+        folder = self._parcels.notes
+        return read_notes(None if folder is None else Path(folder))
+
+    def cancel(self) -> None:
+        """Ends the epoch that runs: Spark ends a Python worker that does not answer after some seconds."""
+        self._cancelled = True
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception:  # Spark is gone, and with it the epoch
+            logger.debug("the epoch could not be cancelled", exc_info=True)
+
+    def _settled(self, plan: Plan) -> bool:
+        """Whether the writes of weak levels have come, or come soon."""
+        give_up = time.monotonic() + _LONGEST_WAIT
+        while not committed(self._store, plan, self._weak):
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(_LOOK_EVERY)
+        return True
+
+    def _run(self, plan: Plan, shipment: Shipment) -> list[bytes]:
+        if not self._shown:
+            # A group belongs to a thread: it is set once, and is what `cancel` cancels.
+            if self._grouped != threading.get_ident():
+                self._context.setJobGroup(self._group, self._name)
+                self._grouped = threading.get_ident()
+            return self._collect(plan, shipment)
+        # In Spark's own page a job says which epoch it is, and ours says which job an epoch was.
+        self._group = f"millwheel-{self._shipment.id}-{plan.epoch}"
+        self._context.setJobGroup(self._group, f"{self._name}: epoch {plan.epoch}")
+        try:
+            return self._collect(plan, shipment)
+        finally:
+            with suppress(Py4JError, ConnectionError):  # a Spark that is gone says so by itself
+                jobs = self._context.statusTracker().getJobIdsForGroup(self._group)
+                self.job = max(jobs, default=None)
+
+    def _collect(self, plan: Plan, shipment: Shipment) -> list[bytes]:
+        data = plan.to_bytes()
+        if plan.compact or not self._depth:
+            return self._base(1).mapPartitions(WholeTask(shipment, data)).collect()
+        folder = self._parcels.folder(plan.epoch)
+        rdd: RDD[Any] = self._base(plan.tasks or plan.slots)
+        if plan.tasks:
+            rdd = rdd.mapPartitionsWithIndex(InjectTask(shipment, data, folder))
+        for level in range(1, self._depth + 1):
+            if level > 1 or plan.tasks:
+                rdd = rdd.partitionBy(plan.slots, slot_of)
+            task = LevelTask(shipment, data, level, level == self._depth, folder)
+            rdd = rdd.mapPartitionsWithIndex(task)
+        try:
+            return rdd.collect()
+        finally:
+            self._cleaner.clean(rdd, folder)
+
+    def _base(self, partitions: int) -> RDD[int]:
+        """An RDD with so many partitions and next to nothing in them, made once."""
+        if partitions not in self._bases:
+            self._bases[partitions] = self._context.parallelize(range(partitions), partitions)
+        return self._bases[partitions]
+
+    def close(self) -> None:
+        """Gives back what Spark holds for this pipeline."""
+        self._cleaner.close()
+        self._parcels.close()
+        try:
+            self._broadcast.destroy()
+        except Exception:  # Spark may be gone already; then so is the broadcast
+            logger.debug("the broadcast of a topology could not be destroyed", exc_info=True)
+
+
+class _Cleaner:
+    """Drops the shuffle files and the frames of finished epochs, beside the epochs and not within them.
+
+    Spark would keep its own until the JVM of the driver collects garbage, every half hour by default.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._queue: queue.SimpleQueue[tuple[RDD[Any], str | None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="millwheel-shuffles", daemon=True)
+        self._thread.start()
+
+    def clean(self, rdd: RDD[Any], folder: str | None) -> None:
+        """Drops the shuffles that an RDD was made of, and a folder of frames, soon."""
+        self._queue.put((rdd, folder))
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (found := self._queue.get()) is not None:
+            rdd, folder = found
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            try:
+                self._drop(rdd)
+            except Exception:  # a Spark that is shutting down; its files go with it
+                logger.debug("shuffles could not be dropped", exc_info=True)
+
+    def _drop(self, rdd: RDD[Any]) -> None:
+        cleaner = self._context._jsc.sc().cleaner()
+        if cleaner.isEmpty():
+            return
+        current = rdd._jrdd.rdd()
+        while True:
+            dependencies = current.dependencies()
+            if dependencies.isEmpty():
+                return
+            dependency = dependencies.head()
+            if "ShuffleDependency" in dependency.getClass().getName():
+                cleaner.get().doCleanupShuffle(dependency.shuffleId(), False)
+            current = dependency.rdd()
+
+
+def _times(error: Exception) -> str:
+    """How often Spark has tried a task, where its message says so."""
+    found = re.search(r"failed (\d+) times", str(error))
+    return f"{found[1]} times" if found else "again and again"
+
+
+def _reason(error: Exception) -> str:
+    """What a worker's traceback ends with where there is one, else the first line of Spark's message."""
+    text = str(error)
+    _, mark, trace = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in (trace if mark else text).splitlines() if line.strip()]
+    if mark:
+        lines = [line for line in lines if not line[0].isspace()]
+    return lines[0].strip() if lines else type(error).__name__

@@ -1,0 +1,141 @@
+"""Reads a store in Spark's Python workers, a tablet at a time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from pyspark.sql import Column, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from millwheel.errors import MillWheelError, StoreError
+from millwheel.model.codec import Codec
+from millwheel.model.keys import TABLETS
+from millwheel.model.pipeline import Pipeline
+from millwheel.model.time import SECOND
+from millwheel.spark.tasks import dumps, reading
+from millwheel.store.lmdb import manifest
+from millwheel.store.open import open_to_read
+from millwheel.tables import NAMES, Tables
+from millwheel.watch.dump import LONGEST, SCHEMAS, small_tables, states, timers
+from millwheel.watch.key_view import codecs_of
+
+
+def read(spark: SparkSession, where: str, pipeline: Pipeline | None) -> Tables:
+    """The tables of a store; the small ones are read at once."""
+    address = _address(where)
+    codecs = dumps(codecs_of(pipeline)) if pipeline is not None else None
+    context = spark.sparkContext
+    found = context.parallelize([0], 1).mapPartitions(_Journal(address)).collect()[0]
+    if isinstance(found, str):
+        raise StoreError(found)
+    # Twice the cores: the last of the tasks does not keep the others waiting for long.
+    tablets = context.parallelize(range(TABLETS), min(TABLETS, 2 * context.defaultParallelism))
+    pending = spark.createDataFrame(
+        tablets.mapPartitions(_Timers(address)), SCHEMAS["timers"], verifySchema=False
+    )
+    marks = spark.createDataFrame(found["watermarks"], SCHEMAS["watermarks"])
+    return Tables(
+        state=spark.createDataFrame(
+            tablets.mapPartitions(_States(address, codecs)), SCHEMAS["state"], verifySchema=False
+        ),
+        timers=pending.withColumn("timestamp", _timestamp("time")),
+        watermarks=marks.withColumn("timestamp", _timestamp("time")).withColumn(
+            "lag",
+            F.when(
+                F.col("low_watermark").between(-LONGEST, LONGEST),
+                (F.col("time") - F.col("low_watermark")) / SECOND,
+            ),
+        ),
+        intervals=spark.createDataFrame(found["intervals"], SCHEMAS["intervals"]),
+        epochs=spark.createDataFrame(found["epochs"], SCHEMAS["epochs"]).withColumn(
+            "timestamp", _timestamp("began")
+        ),
+    )
+
+
+def export(spark: SparkSession, where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
+    """Writes the tables of a store to a folder as Parquet; the rows of each.
+
+    The tables are written at the same time, and counted while they are written: with few rows most of the
+    time goes into the jobs, not the rows.
+    """
+    tables = read(spark, where, pipeline)
+
+    def write(name: str) -> int:
+        counted = Observation()
+        table = getattr(tables, name).observe(counted, F.count(F.lit(1)).alias("rows"))
+        table.write.parquet(f"file://{os.path.join(os.path.abspath(folder), name)}")
+        return int(counted.get["rows"])
+
+    with ThreadPoolExecutor(len(NAMES)) as pool:
+        return dict(zip(NAMES, pool.map(write, NAMES), strict=True))
+
+
+def _address(where: str) -> str:
+    """The store as workers are to open it: with its identity, unless this very process runs it."""
+    try:
+        with closing(open_to_read(where)) as store:
+            if store.address.startswith("memory:"):
+                raise StoreError(f"the store {where!r} lives in one process only: there are no tables of it")
+            return store.address
+    except StoreError:
+        place = urlsplit(where)
+        if place.scheme not in ("", "lmdb"):
+            raise
+        path = unquote(place.netloc + place.path) if place.scheme == "lmdb" else where
+        if not os.path.exists(os.path.join(path, manifest.NAME)):
+            raise
+        return f"lmdb://{quote(os.path.abspath(path))}"
+
+
+def _timestamp(column: str) -> Column:
+    return F.when(F.col(column).between(-LONGEST, LONGEST), F.timestamp_micros(column))
+
+
+@dataclass
+class _Journal:
+    """The task that reads what is small; an error of ours comes back as its text."""
+
+    address: str
+
+    def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
+        for _ in items:
+            pass
+        try:
+            with reading(self.address) as store:
+                yield small_tables(store)
+        except MillWheelError as error:
+            yield str(error)
+
+
+@dataclass
+class _States:
+    """The task that reads the rows of tablets."""
+
+    address: str
+    codecs: bytes | None
+
+    def __call__(self, items: Iterable[int]) -> Iterator[Any]:
+        codecs: dict[str, Codec] = pickle.loads(self.codecs) if self.codecs is not None else {}
+        tablets = list(items)
+        with reading(self.address) as store:
+            yield from states(store, codecs, tablets)
+
+
+@dataclass
+class _Timers:
+    """The task that reads the timers and holds of tablets."""
+
+    address: str
+
+    def __call__(self, items: Iterable[int]) -> Iterator[Any]:
+        tablets = list(items)
+        with reading(self.address) as store:
+            yield from timers(store, tablets)

@@ -1,0 +1,284 @@
+"""Looks a store over: every invariant that can be read off it.
+
+It reads each shard in one snapshot, row by row, so it may run beside a pipeline, and takes little memory
+however many keys there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.errors import CodecError
+from millwheel.model.codec import unpack
+from millwheel.model.keys import TABLETS, fingerprint, key_text
+from millwheel.model.time import MAX_TIME
+from millwheel.store.base import Snapshot, Store
+from millwheel.store.keyspace import (
+    DIGEST,
+    KIND_HOLD,
+    KIND_WALL,
+    KIND_WATERMARK,
+    TIMER_SUFFIX,
+    WAITING_TIME,
+    after,
+    id_prefix,
+    is_long,
+    row_prefix,
+    row_suffix,
+    time_of,
+    timer_key,
+)
+from millwheel.store.reorder_rows import Waiters
+from millwheel.store.row import Row, decode_row
+
+_UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
+
+_MOST = 100  # problems that are told; the rest are counted
+_KINDS = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
+_OF_COMPUTATIONS = (b"R", b"T", b"I", b"G", b"B", b"W", b"C")
+_NO_COUNTS = [0] * 5 + [MAX_TIME] * 3 + [0, MAX_TIME]  # as a tablet has them where there is nothing
+_NUMBER = slice(1, 3)  # where a key of the store has the computation's number
+
+
+@dataclass
+class Findings:
+    """What a look at a store has found."""
+
+    problems: list[str] = field(default_factory=list)
+    more: int = 0
+    """Problems beyond those that are told."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How much there is of everything."""
+    epoch: int = 0
+    pipeline: str = ""
+
+    def problem(self, text: str) -> None:
+        """Notes something that must not be."""
+        if len(self.problems) < _MOST:
+            self.problems.append(text)
+        else:
+            self.more += 1
+
+
+def check(store: Store) -> Findings:
+    """Looks at every shard, then at the journal: what the shards say must be no newer than that."""
+    findings = Findings()
+    states: list[tuple[str, list[int]]] = []
+    numbers: set[int] = set()
+    with store.journal.snapshot() as snapshot:
+        data = snapshot.get(b"forgotten")
+    forgotten = frozenset(unpack(data)[1]) if data is not None else frozenset()
+    for index, shard in enumerate(store.shards):
+        with shard.snapshot() as snapshot:
+            look = _ShardCheck(findings, snapshot, index, len(store.shards), forgotten)
+            look.run()
+        states += look.intervals
+        numbers |= look.numbers
+    with store.journal.snapshot() as snapshot:
+        _check_journal(findings, snapshot, states, numbers)
+    return findings
+
+
+class _ShardCheck:
+    """One shard, in one snapshot."""
+
+    def __init__(
+        self, findings: Findings, snapshot: Snapshot, index: int, shards: int, forgotten: frozenset[int]
+    ) -> None:
+        self._forgotten = forgotten
+        self._findings = findings
+        self._snapshot = snapshot
+        self._index = index
+        self._shards = shards
+        self._counters: dict[tuple[int, int], list[int]] = {}
+        self.numbers: set[int] = set()
+        self.intervals: list[tuple[str, list[Any]]] = []
+
+    def run(self) -> None:
+        timers = sum(self._row(key, value) for key, value in self._scan(b"R"))
+        self._timers(timers)
+        for key, value in self._scan(b"W"):
+            self._waiting(key, value)
+        self._check_counters()
+        self._ids()
+        for key, value in self._scan(b"B"):
+            self._backlog(key, value)
+        self._intervals()
+        self._strangers()
+
+    def _scan(self, letter: bytes) -> Any:
+        """What begins with a letter, but for computations that are being forgotten."""
+        found = self._snapshot.scan(letter, after(letter))
+        if not self._forgotten or letter not in _OF_COMPUTATIONS:
+            return found
+        return (entry for entry in found if int.from_bytes(entry[0][_NUMBER], "big") not in self._forgotten)
+
+    def _problem(self, text: str) -> None:
+        self._findings.problem(f"shard {self._index}: {text}")
+
+    def _row(self, key: bytes, value: bytes) -> int:
+        """Returns how many entries of the timer index belong to the row."""
+        self._findings.counts["rows"] += 1
+        number, suffix = int.from_bytes(key[_NUMBER], "big"), key[3:]
+        self.numbers.add(number)
+        tablet = suffix[0] >> 2
+        name = f"computation {number}, row {suffix.hex()}"
+        if tablet * self._shards // TABLETS != self._index:
+            self._problem(f"{name} lies in tablet {tablet}, which is another shard's")
+        try:
+            row = decode_row(value)
+            right = row_suffix(row.key if row.key is not None else key_text(suffix[8:])) == suffix
+        except _UNREADABLE as error:
+            self._problem(f"{name} cannot be read ({error})")
+            return 0
+        if not right or (is_long(suffix) != (row.key is not None)):
+            self._problem(
+                f"{name} is not where its key belongs (fingerprint {fingerprint(suffix[8:]).hex()})"
+            )
+        return self._count(number, tablet, suffix, row, len(value), name)
+
+    def _count(self, number: int, tablet: int, suffix: bytes, row: Row, size: int, name: str) -> int:
+        counters = self._counters.setdefault((number, tablet), list(_NO_COUNTS))
+        counters[0] += 1
+        counters[1] += size
+        entries = 0
+        for kind, times in zip(_KINDS, (row.timers, row.wall, row.holds), strict=True):
+            self._findings.counts[("watermark timers", "wall timers", "holds")[kind]] += len(times)
+            if not times:
+                continue
+            first = min(times.values())
+            counters[2 + kind] += len(times)
+            counters[5 + kind] = min(counters[5 + kind], first)
+            entries += 1
+            if self._snapshot.get(timer_key(number, suffix, kind, first)) is None:
+                self._problem(f"{name} is missing from the timer index, at {first}: it would never fire")
+        if row.timers.keys() & row.wall.keys():
+            self._problem(f"{name} has a tag with two timers")
+        return entries
+
+    def _timers(self, expected: int) -> None:
+        found = sum(1 for _ in self._scan(b"T"))
+        if found <= expected:
+            return
+        for key, _ in self._scan(b"T"):
+            suffix = key[TIMER_SUFFIX:]
+            data = self._snapshot.get(row_prefix(int.from_bytes(key[_NUMBER], "big")) + suffix)
+            times: dict[str, int] = {}
+            if data is not None:
+                with suppress(*_UNREADABLE):
+                    row = decode_row(data)
+                    times = (row.timers, row.wall, row.holds)[key[4]]
+            number = int.from_bytes(key[_NUMBER], "big")
+            if not times or timer_key(number, suffix, key[4], min(times.values())) != key:
+                self._problem(f"the timer index has {key.hex()}, and no row has such a timer")
+
+    def _check_counters(self) -> None:
+        stored = {
+            (int.from_bytes(key[_NUMBER], "big"), key[3]): unpack(value) for key, value in self._scan(b"C")
+        }
+        for place in sorted(stored.keys() | self._counters.keys()):
+            found = stored.get(place, [])
+            found += _NO_COUNTS[len(found) :]  # those of an earlier version have fewer
+            right = self._counters.get(place, _NO_COUNTS)
+            if found != right:
+                number, tablet = place
+                self._problem(
+                    f"computation {number}, tablet {tablet}: the counters say {found}, there are {right}"
+                )
+
+    def _ids(self) -> None:
+        logged = 0
+        for key, value in self._scan(b"G"):
+            prefix = id_prefix(int.from_bytes(key[_NUMBER], "big"))
+            if len(value) % DIGEST:
+                self._problem(f"the log entry {key.hex()} of IDs is torn")
+            for start in range(0, len(value), DIGEST):
+                logged += 1
+                if self._snapshot.get(prefix + value[start : start + DIGEST]) is None:
+                    self._problem("an ID stands in the log and is not known: its record could count twice")
+        known = sum(1 for _ in self._scan(b"I"))
+        self._findings.counts["IDs"] += known
+        if known > logged:
+            self._problem(f"{known - logged} IDs stand in no log: they would never be forgotten")
+
+    def _backlog(self, key: bytes, value: bytes) -> None:
+        tablet = key[3]
+        try:
+            for _, keys, timestamps, *_ in unpack(value):
+                self._findings.counts["records that wait"] += len(keys)
+                wrong = [k for k in keys if row_suffix(k)[0] >> 2 != tablet]
+                if wrong or len(keys) != len(timestamps):
+                    self._problem(f"records that wait in tablet {tablet} do not belong there")
+        except _UNREADABLE as error:
+            self._problem(f"records that wait in tablet {tablet} cannot be read ({error})")
+
+    def _waiting(self, key: bytes, value: bytes) -> None:
+        number, tablet = int.from_bytes(key[_NUMBER], "big"), key[3]
+        self.numbers.add(number)
+        name = f"computation {number}, records that wait for the watermark in tablet {tablet}"
+        try:
+            found = Waiters.from_bytes(value)
+            keys, times = found.keys, found.timestamps
+        except _UNREADABLE as error:
+            self._problem(f"{name} cannot be read ({error})")
+            return
+        self._findings.counts["records that wait"] += len(keys)
+        counters = self._counters.setdefault((number, tablet), list(_NO_COUNTS))
+        counters[8] += len(keys)
+        counters[9] = min([counters[9], *times])
+        if not keys or tablet * self._shards // TABLETS != self._index:
+            self._problem(f"{name} are empty, or another shard's")
+        elif any(row_suffix(k)[0] >> 2 != tablet for k in keys):
+            self._problem(f"{name} do not belong there")
+        if len(keys) != len(times) or times != sorted(times) or time_of(key[WAITING_TIME]) != times[0]:
+            self._problem(f"{name} are not in order of time: they could be delivered too late")
+
+    def _intervals(self) -> None:
+        for key, value in self._scan(b"M"):
+            self._findings.counts["intervals"] += 1
+            level, first = key[1], key[2]
+            state = unpack(value)
+            self.intervals.append((f"shard {self._index}: level {level}, tablet {first}", state))
+            checkpoint = self._snapshot.get(b"P" + key[1:])
+            if state[1] and checkpoint is None:
+                self._problem(f"level {level}, tablet {first}: epoch {state[1]} has no checkpoint")
+
+    def _strangers(self) -> None:
+        letters = b"BCGIMPRTW\xff"
+        previous = b"\x00"
+        for letter in letters:
+            for key, _ in self._snapshot.scan(previous, bytes((letter,))):
+                self._problem(f"nobody knows what the entry {key[:40].hex()} is")
+                break
+            previous = bytes((min(letter + 1, 255),))
+
+
+def _check_journal(
+    findings: Findings, snapshot: Snapshot, states: list[tuple[str, list[Any]]], numbers: set[int]
+) -> None:
+    entries = {key: snapshot.get(key) for key in (b"pipeline", b"driver", b"numbers", b"commit", b"plan")}
+    found = {key: None if value is None else unpack(value) for key, value in entries.items()}
+    if found[b"driver"] is None:
+        if states:
+            findings.problem("the journal names no driver, but there are intervals")
+        return
+    findings.pipeline = str(found[b"pipeline"])
+    generation = found[b"driver"][0]
+    epoch = findings.epoch = found[b"commit"][0] if found[b"commit"] is not None else 0
+    planned = found[b"plan"]["epoch"] if found[b"plan"] is not None else 0
+    if planned > epoch + 1:
+        findings.problem(f"the journal has a plan for epoch {planned}, and the last commit is epoch {epoch}")
+    known = (found[b"numbers"] or {}).values()
+    if len(set(known)) != len(known):
+        findings.problem("two computations have one number")
+    for number in sorted(numbers - set(known)):
+        findings.problem(f"there are rows of computation {number}, which the journal does not know")
+    for name, (sequencer, reached, *_) in states:
+        if sequencer > generation:
+            findings.problem(f"{name} has sequencer {sequencer}, and the newest driver is {generation}")
+        if reached > max(epoch, planned):
+            findings.problem(f"{name} is at epoch {reached}, the journal at {epoch}")
+    findings.counts["partitions"] = sum(1 for _ in snapshot.scan(b"o", after(b"o")))

@@ -1,0 +1,123 @@
+"""One key of one computation: its state, its timers, its holds, its records that wait.
+
+Two reads, however large the store; where records wait in its tablet, those.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.errors import MillWheelError, PipelineError, StoreError
+from millwheel.model import codec as codecs
+from millwheel.model.codec import unpack
+from millwheel.model.json_form import plain
+from millwheel.model.keys import TABLETS, tablet
+from millwheel.model.pipeline import Pipeline
+from millwheel.model.time import WALL, WATERMARK
+from millwheel.store.base import Snapshot, Store
+from millwheel.store.keyspace import counters_key, row_prefix, row_suffix
+from millwheel.store.reorder_rows import of_key
+from millwheel.store.row import decode_row
+from millwheel.worker.timer_index import WAITING, counters_of
+
+_MOST_WAITING = 100  # records of a key that are shown
+
+
+@dataclass(frozen=True)
+class KeyView:
+    """What a store has of a key. Times are microseconds since 1970."""
+
+    computation: str
+    key: str
+    found: bool
+    """Whether the key has a row."""
+    tablet: int
+    shard: int
+    state: Any = None
+    codec: str | None = None
+    """How the state was read: ``raw`` where nothing could make sense of its bytes."""
+    bytes: int = 0
+    timers: list[dict[str, Any]] = field(default_factory=list)
+    """In the order in which they will fire: tag, time, clock."""
+    holds: list[dict[str, Any]] = field(default_factory=list)
+    waiting: list[dict[str, Any]] = field(default_factory=list)
+    """The first records that wait for the watermark, in order of time: timestamp, stream, value, late."""
+
+
+def inspect(
+    store: Store, computation: str, key: str, codecs_by_name: Mapping[str, codecs.Codec] | None = None
+) -> KeyView:
+    """Looks a key up. Without the computation's codec, state is read as MessagePack or JSON, or as bytes."""
+    with store.journal.snapshot() as snapshot:
+        numbers = snapshot.get(b"numbers")
+    if numbers is None:
+        raise StoreError("the store has no pipeline in it yet")
+    known: dict[str, int] = unpack(numbers)
+    if computation not in known:
+        raise PipelineError(f"there is no computation {computation!r}: there are {', '.join(known)}")
+    place = tablet(key)
+    shard = place * len(store.shards) // TABLETS
+    with store.shards[shard].snapshot() as rows:
+        data = rows.get(row_prefix(known[computation]) + row_suffix(key))
+        waiting = _waiting(rows, known[computation], place, key)
+    if data is None:
+        return KeyView(computation, key, False, place, shard, waiting=waiting)
+    row = decode_row(data)
+    timers = [{"tag": tag, "time": time, "clock": WATERMARK} for tag, time in row.timers.items()]
+    timers += [{"tag": tag, "time": time, "clock": WALL} for tag, time in row.wall.items()]
+    holds = [{"tag": tag, "time": time} for tag, time in row.holds.items()]
+    codec, state = None, None
+    if row.state is not None:
+        codec, state = decoded(row.state, (codecs_by_name or {}).get(computation))
+    return KeyView(
+        computation,
+        key,
+        True,
+        place,
+        shard,
+        state=plain(state),
+        codec=codec,
+        bytes=len(row.state or b""),
+        timers=sorted(timers, key=_order),
+        holds=sorted(holds, key=_order),
+        waiting=waiting,
+    )
+
+
+def _waiting(snapshot: Snapshot, number: int, place: int, key: str) -> list[dict[str, Any]]:
+    counters = snapshot.get(counters_key(number, place))
+    if counters is None or not counters_of(counters)[WAITING]:
+        return []
+    found = [
+        {"timestamp": time, "stream": stream, "value": plain(value), "late": late}
+        for time, stream, value, late in itertools.islice(of_key(snapshot, number, place, key), _MOST_WAITING)
+    ]
+    return sorted(found, key=lambda record: int(record["timestamp"]))
+
+
+def codecs_of(pipeline: Pipeline) -> dict[str, codecs.Codec]:
+    """By computation: the codec of its state."""
+    return {name: node.computation.codec for name, node in pipeline.nodes.items()}
+
+
+def _order(entry: dict[str, Any]) -> tuple[int, str]:
+    return entry["time"], entry["tag"]
+
+
+def decoded(data: bytes, codec: codecs.Codec | None) -> tuple[str, Any]:
+    """The state, and how it was read; a codec of the user's own may raise anything."""
+    if codec is not None:
+        try:
+            return type(codec).__name__.strip("_").removesuffix("Codec").lower(), codec.decode(data)
+        except Exception as error:
+            return "raw", f"{data!r} ({type(error).__name__}: {error})"
+    for name, decode in (("msgpack", codecs.msgpack.decode), ("json", json.loads)):
+        try:
+            return name, decode(data)
+        except (MillWheelError, ValueError):
+            continue
+    return "raw", data

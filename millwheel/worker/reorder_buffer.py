@@ -1,0 +1,225 @@
+"""Records that wait for the watermark, in the store (``in_order=True``, semantics 14).
+
+They stand by tablet in pieces: some records in order of time, under the time of the first of them. A step
+reads the pieces that begin before its watermark, and no others. What is left of a piece is written again
+under its new beginning; it keeps its arrival, which decides between records of the same timestamp.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from millwheel.model.time import MAX_TIME
+from millwheel.store.base import Range, Snapshot
+from millwheel.store.keyspace import (
+    WAITING_ARRIVAL,
+    WAITING_TIME,
+    after,
+    tablets_of,
+    time_bytes,
+    time_of,
+    waiting_key,
+    waiting_prefix,
+)
+from millwheel.store.reorder_rows import Waiters
+from millwheel.worker.inbox import Arrivals
+from millwheel.worker.timer_index import FIRST_WAITING, WAITING, Tablets
+
+_PIECE = 256  # records: few enough that one of which a part is due is soon written again
+
+
+@dataclass
+class Loaded:
+    """A piece that a step has read: where it stands in the store, and where among the arrivals."""
+
+    key: bytes
+    waiters: Waiters
+    start: int = 0
+
+    @property
+    def tablet(self) -> int:
+        """The tablet of its records."""
+        return self.key[3]
+
+    @property
+    def arrival(self) -> bytes:
+        """When it arrived, and as what."""
+        return self.key[WAITING_ARRIVAL]
+
+
+class Waiting:
+    """The records of one computation in one interval that wait: those that are due, and then the rest."""
+
+    def __init__(self, computation: int, tablets: Tablets) -> None:
+        self._computation = computation
+        self._tablets = tablets
+        self.loaded: list[Loaded] = []
+        self.puts: list[tuple[bytes, bytes]] = []
+        self.deletes: list[bytes] = []
+        self._bound = 0
+
+    def load(self, snapshot: Snapshot, watermark: int, limit: int) -> int:
+        """Reads what is due, of ``limit`` records about at most; returns the watermark up to which it is all.
+
+        That is the given one, or an earlier one: so that the end of time, when all are due, does not need
+        the memory for all of them.
+        """
+        due = [
+            tablet
+            for tablet, counters in self._tablets.each()
+            if counters[WAITING] and is_due(counters[FIRST_WAITING], watermark)
+        ]
+        ranges = [self._range(tablet, watermark) for tablet in due]
+        most = 2 * (limit // _PIECE) // max(len(ranges), 1) + 16
+        snapshot.prefetch([(start, stop, most) for start, stop in ranges])
+        scans = [
+            ((time_of(key[WAITING_TIME]), key, value) for key, value in snapshot.scan(start, stop))
+            for start, stop in ranges
+        ]
+        count, bound, last = 0, watermark, None
+        for time, key, value in heapq.merge(*scans):
+            if count >= limit and time != last:
+                bound = time
+                break
+            waiters = Waiters.from_bytes(value)
+            count, last = count + len(waiters.keys), time
+            self.loaded.append(Loaded(key, waiters))
+        self._bound = bound
+        self.loaded.sort(key=lambda piece: (piece.tablet, piece.arrival))
+        return bound
+
+    def add_to(self, arrivals: Arrivals, tablet: int | None = None) -> None:
+        """Adds what was read to the arrivals, before everything else: of a tablet, or of all."""
+        for piece in self.loaded:
+            if tablet is None or piece.tablet == tablet:
+                piece.start = len(arrivals.keys)
+                arrivals.add_waiting(piece.waiters)
+
+    def spans(self) -> list[range]:
+        """The positions of what was read among the arrivals."""
+        return [range(piece.start, piece.start + len(piece.waiters.keys)) for piece in self.loaded]
+
+    def keep(
+        self, snapshot: Snapshot, arrivals: Arrivals, positions: Sequence[int], late: set[int], epoch: int
+    ) -> None:
+        """Collects the changes of the store: of the arrivals, those at these rising positions still wait."""
+        old: list[tuple[int, int]] = []
+        touched: set[int] = set()
+        firsts: dict[int, int] = {}
+
+        def put(tablet: int, arrival: bytes, mine: Sequence[int]) -> None:
+            first = arrivals.timestamps[mine[0]]
+            data = _waiters(arrivals, mine, late).to_bytes()
+            self.puts.append((waiting_key(self._computation, tablet, first, arrival), data))
+            firsts[tablet] = min(firsts.get(tablet, MAX_TIME), first)
+            self._tablets.counters(tablet)[WAITING] += len(mine)
+
+        for piece in self.loaded:
+            self.deletes.append(piece.key)
+            size = len(piece.waiters.keys)
+            self._tablets.counters(piece.tablet)[WAITING] -= size
+            touched.add(piece.tablet)
+            low, high = (bisect_left(positions, piece.start + n) for n in (0, size))
+            old.append((low, high))
+            if low < high:
+                put(piece.tablet, piece.arrival, positions[low:high])
+        fresh = _without(positions, old)
+        for tablet, mine in _by_tablet(arrivals, fresh).items():
+            mine.sort(key=arrivals.timestamps.__getitem__)
+            for number, start in enumerate(range(0, len(mine), _PIECE)):
+                arrival = epoch.to_bytes(8, "big") + number.to_bytes(4, "big")
+                put(tablet, arrival, mine[start : start + _PIECE])
+        self._move_firsts(snapshot, touched, firsts)
+
+    def _move_firsts(self, snapshot: Snapshot, touched: set[int], firsts: dict[int, int]) -> None:
+        """Brings the counters up to the first record that each tablet still has."""
+        behind: list[Range] = []
+        for tablet in touched:
+            prefix = waiting_prefix(self._computation, tablet)
+            start = prefix + time_bytes(self._bound) if self._bound < MAX_TIME else after(prefix)
+            behind.append((start, after(prefix), 1))
+        snapshot.prefetch([part for part in behind if part[0] < part[1]])
+        for tablet, (start, stop, _) in zip(touched, behind, strict=True):
+            found = next(iter(snapshot.scan(start, stop)), None) if start < stop else None
+            first = MAX_TIME if found is None else time_of(found[0][WAITING_TIME])
+            self._tablets.counters(tablet)[FIRST_WAITING] = first
+        for tablet, first in firsts.items():
+            counters = self._tablets.counters(tablet)
+            counters[FIRST_WAITING] = min(counters[FIRST_WAITING], first)
+
+    def _range(self, tablet: int, watermark: int) -> tuple[bytes, bytes]:
+        prefix = waiting_prefix(self._computation, tablet)
+        return prefix, after(prefix) if watermark >= MAX_TIME else prefix + time_bytes(watermark)
+
+
+def waiting_times(
+    computation: int, tablets: Tablets, snapshot: Snapshot, waiting: Waiting | None
+) -> Iterator[int]:
+    """The timestamp of each record that waits after a step, in order."""
+    gone, added = (set(waiting.deletes), waiting.puts) if waiting is not None else (set[bytes](), [])
+    prefixes = [waiting_prefix(computation, tablet) for tablet, found in tablets.each() if found[WAITING]]
+    stored = (
+        (item for item in snapshot.scan(prefix, after(prefix)) if item[0] not in gone) for prefix in prefixes
+    )
+    read: list[int] = []
+    for key, value in heapq.merge(sorted(added, key=_begins), *stored, key=_begins):
+        while read and read[0] < time_of(key[WAITING_TIME]):  # every later piece begins at or behind it
+            yield heapq.heappop(read)
+        for time in Waiters.from_bytes(value).timestamps:
+            heapq.heappush(read, time)
+    while read:
+        yield heapq.heappop(read)
+
+
+def _begins(item: tuple[bytes, bytes]) -> bytes:
+    return item[0][WAITING_TIME]
+
+
+def is_due(timestamp: int, watermark: int) -> bool:
+    """Whether the watermark has passed a record; at the end of time it has passed everything."""
+    return timestamp < watermark or watermark >= MAX_TIME
+
+
+def _waiters(arrivals: Arrivals, positions: Sequence[int], late: set[int]) -> Waiters:
+    with_ids = arrivals.ids is not None or bool(arrivals.old_ids)
+    ids = [arrivals.id(i) for i in positions] if with_ids else []
+    json = arrivals.json
+    lines = None if json is None else [json[i] for i in positions]
+    all_json = lines is not None and None not in lines
+    return Waiters(
+        [arrivals.streams[i] for i in positions],
+        [arrivals.keys[i] for i in positions],
+        [arrivals.timestamps[i] for i in positions],
+        ids if any(id is not None for id in ids) else None,
+        [place for place, i in enumerate(positions) if i in late] if late else [],
+        None if all_json else [arrivals.value(i) for i in positions],
+        lines if all_json else None,  # type: ignore[arg-type]
+    )
+
+
+def _without(positions: Sequence[int], spans: Iterable[tuple[int, int]]) -> list[int]:
+    """What is in none of the spans."""
+    found: list[int] = []
+    end = 0
+    for low, high in sorted(spans):
+        found += positions[end:low]
+        end = max(end, high)
+    return found + list(positions[end:])
+
+
+def _by_tablet(arrivals: Arrivals, positions: Sequence[int]) -> dict[int, list[int]]:
+    parts = arrivals.parts()
+    if len(parts) > 1:  # laid out by tablet
+        cuts = {
+            t: (bisect_left(positions, p.start), bisect_left(positions, p.stop)) for t, p in parts.items()
+        }
+        return {
+            t: list(positions[low:high]) for t, (low, high) in cuts.items() if t is not None and low < high
+        }
+    found: dict[int, list[int]] = {}
+    for position, tablet in zip(positions, tablets_of([arrivals.keys[i] for i in positions]), strict=True):
+        found.setdefault(tablet, []).append(position)
+    return found
