@@ -59,6 +59,7 @@ def run(
     max_skew: int | None = None,
     cache: int | None = None,
     balance: bool = True,
+    resident: bool = True,
     slow_after: float = SLOW_AFTER,
     accept: Collection[str] = (),
     takeover: bool = False,
@@ -85,6 +86,7 @@ def run(
         max_skew: Microseconds that records may be read ahead of the slowest low watermark.
         cache: Bytes of the store that an executor keeps; by default 64 MB for PostgreSQL, none for LMDB.
         balance: Whether key intervals follow the load: move, split and merge.
+        resident: Whether compact epochs that follow each other share one Spark task, which is faster.
         slow_after: Seconds after which a hook that has not returned is named in log, status and page.
         accept: Computations whose key extractors may be others than their rows in the store were made with.
         takeover: Whether to take the store from a driver that still holds it.
@@ -133,6 +135,7 @@ def start(
     max_skew: int | None = None,
     cache: int | None = None,
     balance: bool = True,
+    resident: bool = True,
     slow_after: float = SLOW_AFTER,
     accept: Collection[str] = (),
     takeover: bool = False,
@@ -212,9 +215,11 @@ def _launch(
         )
 
         from millwheel.spark.job_executor import SparkExecutor
+        from millwheel.spark.resident import with_resident_task
 
         try:
-            return driver, SparkExecutor(context, driver.graph, driver.numbers, store, cache)
+            jobs = SparkExecutor(context, driver.graph, driver.numbers, store, cache)
+            return driver, with_resident_task(jobs) if options.get("resident", True) else jobs
         except BaseException:
             driver.let_go()
             raise

@@ -47,9 +47,9 @@ class SparkExecutor:
     def __init__(
         self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store, cache: int = 0
     ) -> None:
-        self._context = context
+        self.context = context
         self._store = store
-        self._name = graph.name
+        self.name = graph.name
         self._shown = context.uiWebUrl is not None
         self.job: int | None = None
         self._depth = len(graph.levels)
@@ -57,8 +57,8 @@ class SparkExecutor:
         self._broadcast = context.broadcast(ship(graph, numbers, store.address, cache))
         self._bases: dict[int, RDD[int]] = {}
         self._parcels = Parcels(context)
-        self._shipment = Shipment(uuid.uuid4().hex, self._broadcast, self._parcels.notes)
-        self._group = f"millwheel-{self._shipment.id}"
+        self.shipment = Shipment(uuid.uuid4().hex, self._broadcast, self._parcels.notes)
+        self._group = f"millwheel-{self.shipment.id}"
         self._grouped: int | None = None
         self._cancelled = False
         self._cleaner = _Cleaner(context)
@@ -67,7 +67,7 @@ class SparkExecutor:
         """Runs one epoch; tries again where Spark gave up, as long as that may help."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                shipment = replace(self._shipment, careful=True) if attempt > 1 else self._shipment
+                shipment = replace(self.shipment, careful=True) if attempt > 1 else self.shipment
                 frames = [Frame.from_bytes(data) for data in self._run(plan, shipment)]
                 if any(frame.error for frame in frames) or self._settled(plan):
                     return frames
@@ -75,7 +75,7 @@ class SparkExecutor:
             except (Py4JError, PySparkException, ConnectionError) as error:
                 if self._cancelled:
                     raise Interrupted(f"epoch {plan.epoch} was ended before it was committed") from error
-                check_alive(self._context, f"epoch {plan.epoch}", error)
+                check_alive(self.context, f"epoch {plan.epoch}", error)
                 self._blame_a_hook(error)
                 if attempt == _ATTEMPTS:
                     raise EngineError(
@@ -110,7 +110,7 @@ class SparkExecutor:
         """Ends the epoch that runs: Spark ends a Python worker that does not answer after some seconds."""
         self._cancelled = True
         try:
-            self._context.cancelJobGroup(self._group)
+            self.context.cancelJobGroup(self._group)
         except Exception:  # Spark is gone, and with it the epoch
             logger.debug("the epoch could not be cancelled", exc_info=True)
 
@@ -127,17 +127,17 @@ class SparkExecutor:
         if not self._shown:
             # A group belongs to a thread: it is set once, and is what `cancel` cancels.
             if self._grouped != threading.get_ident():
-                self._context.setJobGroup(self._group, self._name)
+                self.context.setJobGroup(self._group, self.name)
                 self._grouped = threading.get_ident()
             return self._collect(plan, shipment)
         # In Spark's own page a job says which epoch it is, and ours says which job an epoch was.
-        self._group = f"millwheel-{self._shipment.id}-{plan.epoch}"
-        self._context.setJobGroup(self._group, f"{self._name}: epoch {plan.epoch}")
+        self._group = f"millwheel-{self.shipment.id}-{plan.epoch}"
+        self.context.setJobGroup(self._group, f"{self.name}: epoch {plan.epoch}")
         try:
             return self._collect(plan, shipment)
         finally:
             with suppress(Py4JError, ConnectionError):  # a Spark that is gone says so by itself
-                jobs = self._context.statusTracker().getJobIdsForGroup(self._group)
+                jobs = self.context.statusTracker().getJobIdsForGroup(self._group)
                 self.job = max(jobs, default=None)
 
     def _collect(self, plan: Plan, shipment: Shipment) -> list[bytes]:
@@ -161,7 +161,7 @@ class SparkExecutor:
     def _base(self, partitions: int) -> RDD[int]:
         """An RDD with so many partitions and next to nothing in them, made once."""
         if partitions not in self._bases:
-            self._bases[partitions] = self._context.parallelize(range(partitions), partitions)
+            self._bases[partitions] = self.context.parallelize(range(partitions), partitions)
         return self._bases[partitions]
 
     def close(self) -> None:

@@ -43,6 +43,10 @@ class Faults:
     """A task is run a second time though the first attempt has answered; either answer may count."""
     fail: float = 0.03
     """An epoch fails for a reason that is mended before the next driver starts: a bad file, a bug."""
+    silent: float = 0.1
+    """A resident task has run a compact epoch, and its answer is lost."""
+    stale: float = 0.1
+    """A resident task is taken for dead, and goes on beside whatever is done in its place."""
     slow: float = 0.02
     """A hook takes so long that its step leaves the rest of its records to the next epoch."""
     cut: float = 0.02
@@ -168,6 +172,10 @@ class World:
             raise AssertionError("the schedule does not end: the drivers make no progress")
         while self._late:
             self._write_late()
+
+    def spawn(self, body: Callable[[], None]) -> None:
+        """Starts a process that takes turns with the drivers, and is no driver."""
+        self._start(body)
 
     def _start(self, body: Callable[[], None]) -> Actor:
         actor = Actor(self, body)

@@ -34,6 +34,7 @@ from millwheel.store.row import Row, decode_row
 from millwheel.store.tools.check import check as check_store
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.testing.outcome import Simulated, compare
+from millwheel.testing.stale import go_on
 from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
 from millwheel.worker.envelope import Frame
@@ -44,6 +45,7 @@ from millwheel.worker.step import Deferred, Worker, committed, settle, weak_leve
 _SHARDS = 4
 _TASK_ATTEMPTS = 4
 _JOB_ATTEMPTS = 25
+_RESIDENT = 0.5  # of the compact epochs are for a resident task
 
 
 class SimulationFailure(AssertionError):
@@ -303,7 +305,10 @@ class _Executor:
     def _job(self, data: bytes, plan: Plan) -> list[Frame]:
         depth = len(self._graph.levels)
         if plan.compact or not depth:
-            return [self._mishap()] if self._world.happens("fail") else self._task(partial(_run_whole, data))
+            if self._world.happens("fail"):
+                return [self._mishap()]
+            frames = self._ask_resident(data) if self._world.random.random() < _RESIDENT else None
+            return self._task(partial(_run_whole, data)) if frames is None else frames
         slots = range(plan.slots)
         sent = {task: self._task(partial(_inject, data, task)) for task in self._shuffled(range(plan.tasks))}
         for level in range(1, depth + 1):
@@ -318,6 +323,19 @@ class _Executor:
         if not any(frame.error for frame in last):
             self._settle(plan)
         return last
+
+    def _ask_resident(self, data: bytes) -> list[Frame] | None:
+        """What a resident task answers to a compact epoch; None where it is gone, or taken for dead."""
+        world = self._world
+        if world.happens("stale"):
+            worker = self._new_worker(world.random.randrange(len(self._workers)))
+            world.spawn(partial(go_on, world, partial(_run_whole, data, worker)))
+            return None
+        try:
+            frames = self._attempt(partial(_run_whole, data))
+        except Lost:
+            return None
+        return None if world.happens("silent") else frames
 
     def _settle(self, plan: Plan) -> None:
         """What weak levels have not written yet; where a worker has died with it, the epoch is run again.
