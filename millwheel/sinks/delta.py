@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
@@ -13,6 +14,7 @@ from millwheel.model.secrets import hide, is_secret, secrets_of, without_secrets
 from millwheel.model.sink import Sink
 from millwheel.sinks import table_publisher
 from millwheel.sinks.arrow_rows import DATE, ArrowRows
+from millwheel.sinks.object_staging import ObjectStaging, below
 from millwheel.sinks.staging import Staging
 from millwheel.sinks.table_publisher import COMPACT_AFTER, EVERY, ROWS, Options, TablePublisher
 
@@ -20,10 +22,10 @@ from millwheel.sinks.table_publisher import COMPACT_AFTER, EVERY, ROWS, Options,
 class Delta(Sink):
     """Appends records to a Delta table, each once, whatever crashes; or upserts them by key.
 
-    ``uri`` is a folder or a URL (``s3://bucket/table``, with ``storage_options`` or the environment for its
-    credentials). The columns are ``key``, ``timestamp``, and ``value`` as JSON text; with ``schema`` (names
-    of fields to types of Arrow, as ``{"count": "int64"}``, or a `pyarrow.Schema`) the fields of values that
-    are dicts are columns instead. A table that is not there is made; columns that it lacks are added.
+    ``uri`` is a folder or a URL (``s3://bucket/table``; credentials come from the environment). The columns
+    are ``key``, ``timestamp``, and ``value`` as JSON text; with ``schema`` (names of fields to types of
+    Arrow, as ``{"count": "int64"}``, or a `pyarrow.Schema`) the fields of values that are dicts are columns
+    instead. A table that is not there is made; columns that it lacks are added.
 
     ``partition_by`` names columns, or ``"date"`` for the day of the timestamp (UTC), which is a column then.
     With ``upsert_on`` (columns), a row replaces the one with the same values there.
@@ -43,7 +45,6 @@ class Delta(Sink):
         every: float = EVERY,
         rows: int = ROWS,
         compact_after: int = COMPACT_AFTER,
-        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         _import()
         self._uri = place(uri)
@@ -52,16 +53,13 @@ class Delta(Sink):
         self._rows = ArrowRows("Delta", schema, date=DATE in self._partition_by)
         check_columns("Delta", self._rows, self._partition_by, self._upsert_on)
         self._options = Options(every, rows, compact_after)
-        self._storage_options = dict(storage_options or {})
         self._staging: Any = None
 
     def __repr__(self) -> str:
         return f"Delta({without_secrets(self._uri)!r})"
 
     def _table(self) -> DeltaRows:
-        return DeltaRows(
-            repr(self), self._uri, self._rows, self._partition_by, self._upsert_on, self._storage_options
-        )
+        return DeltaRows(repr(self), self._uri, self._rows, self._partition_by, self._upsert_on)
 
     def open(self) -> None:
         self._table().open()
@@ -92,15 +90,13 @@ class DeltaRows:
         rows: ArrowRows,
         partition_by: list[str],
         upsert_on: list[str],
-        storage_options: dict[str, str],
     ) -> None:
         self._delta = _import()
         self._sink = sink
-        self._uri = uri
+        self._uri, self._storage_options = client_options(uri)
         self._rows = rows
         self._partition_by = partition_by
         self._upsert_on = upsert_on
-        self._storage_options = storage_options
 
     def open(self) -> None:
         """Make the table where there is none; say what does not fit where there is one."""
@@ -172,7 +168,7 @@ class DeltaRows:
     def _error(self, error: Exception) -> MillWheelError:
         if isinstance(error, MillWheelError):
             return error
-        secrets = [value for name, value in self._storage_options.items() if is_secret(name)]
+        secrets = [os.environ[name] for name in os.environ if is_secret(name)]
         text = hide(error, [*secrets, *secrets_of(self._uri)]).strip()
         return MillWheelError(
             f"{self._sink}: the table cannot be written ({text}): see that it is there and may be written, "
@@ -230,9 +226,27 @@ def place(uri: str | os.PathLike[str]) -> str:
     return text if "://" in text else os.fspath(Path(text).absolute())
 
 
-def staging(uri: str, origin: str, sink: str) -> Staging:
+def staging(uri: str, origin: str, sink: str) -> Staging | ObjectStaging:
     """Return where tasks stage rows for a table: a hidden folder of the table's own, one for each store."""
+    if "://" in uri:
+        return ObjectStaging(below(uri, f"_millwheel/{origin}"), sink)
     return Staging(Path(uri) / "_millwheel" / origin, sink)
+
+
+def client_options(uri: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without its parameters, and these as options of the package.
+
+    >>> client_options("s3://bucket/table?endpoint=http://localhost:1&region=x")[1]["aws_endpoint"]
+    'http://localhost:1'
+    """
+    if "://" not in uri:
+        return uri, {}
+    parts = urlsplit(uri)
+    given = dict(parse_qsl(parts.query))
+    options = {f"aws_{name}": given[name] for name in ("endpoint", "region") if name in given}
+    if given.get("endpoint", "").startswith("http://"):
+        options["aws_allow_http"] = "true"
+    return parts._replace(query="").geturl(), options
 
 
 def _application(origin: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from millwheel.errors import MillWheelError
 from millwheel.model.record import Record
@@ -117,6 +118,12 @@ class Catalog:
 
         return load_catalog(self.name, **self.properties)
 
+    def with_parameters(self, url: str) -> str:
+        """Return a table's URL with the endpoint and the region that the catalog has for it."""
+        known = {name: self.properties.get(f"s3.{name}") for name in ("endpoint", "region")}
+        given = {name: value for name, value in known.items() if value}
+        return f"{url}?{urlencode(given, safe=':/')}" if "://" in url and given else url
+
     def secrets(self) -> list[str]:
         """What may be in no message."""
         found = [value for name, value in self.properties.items() if is_secret(name)]
@@ -183,7 +190,7 @@ class IcebergRows:
     def location(self) -> str:
         """Return where the table's files are."""
         try:
-            return place(self._catalog.load().load_table(self._name).location())
+            return self._catalog.with_parameters(place(self._load().location()))
         except Exception as error:
             raise self._error(error) from None
 

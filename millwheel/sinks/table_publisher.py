@@ -15,12 +15,13 @@ and two drivers that publish at once cannot both succeed with the same epoch:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from millwheel.errors import MillWheelError
 from millwheel.sinks.arrow_rows import decode
-from millwheel.sinks.staging import Later, Staged, Staging
+from millwheel.sinks.object_staging import ObjectStaging
+from millwheel.sinks.staging import Later, Staging
 
 logger = logging.getLogger("millwheel")
 
@@ -44,6 +45,18 @@ class Table(Protocol):
         """Make few files of many; what it does while others write, it may give up."""
 
 
+class Batch(Protocol):
+    """What one shard wrote in one epoch."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self) -> bytes: ...
+
+
 class Options(NamedTuple):
     """When rows are published."""
 
@@ -55,7 +68,7 @@ class Options(NamedTuple):
 class TablePublisher:
     """Publishes to one table, in the driver, for all sinks of the pipeline that write it."""
 
-    def __init__(self, sink: str, table: Table, staging: Staging) -> None:
+    def __init__(self, sink: str, table: Table, staging: Staging | ObjectStaging) -> None:
         self._sink = sink
         self._table = table
         self._staging = staging
@@ -100,7 +113,7 @@ class TablePublisher:
             self._publish()
 
     def _publish(self) -> None:
-        staged = self._staging.batches(0, self._committed)
+        staged: Sequence[Batch] = self._staging.batches(0, self._committed)
         if not staged:
             return
         marker = self._table.marker(self._origin)
@@ -114,9 +127,9 @@ class TablePublisher:
             except MillWheelError as error:  # the rows are in; the next one tries again
                 logger.warning("%s: many small files are left: %s", self._sink, error)
 
-    def _groups(self, staged: list[Staged]) -> Iterator[list[Staged]]:
+    def _groups(self, staged: list[Batch]) -> Iterator[list[Batch]]:
         """Cut batches into groups of whole epochs, each of which fits into memory."""
-        group: list[Staged] = []
+        group: list[Batch] = []
         size = 0
         for item in staged:
             if group and size >= self._options.rows * _ROW_BYTES and item.epoch > group[-1].epoch:
@@ -127,7 +140,7 @@ class TablePublisher:
         if group:
             yield group
 
-    def _add(self, group: list[Staged]) -> None:
+    def _add(self, group: list[Batch]) -> None:
         rows = decode(item.read() for item in group)
         epoch = group[-1].epoch
         for _ in range(_ATTEMPTS):

@@ -62,17 +62,7 @@ FAILING: dict[str, tuple[Callable[[], Any], Callable[[Any, Path], None]]] = {
     ),
     "injectors.Http": (lambda: mw.injectors.Http(1, host="203.0.113.1", token=SECRET), _inject),
     "sinks.Delta": (
-        lambda: mw.sinks.Delta(
-            "s3://bucket/table",
-            storage_options={
-                "aws_endpoint": "http://127.0.0.1:1",
-                "aws_allow_http": "true",
-                "aws_region": "x",
-                "aws_access_key_id": "me",
-                "aws_secret_access_key": SECRET,
-                "max_retries": "0",
-            },
-        ),
+        lambda: mw.sinks.Delta(f"s3://bucket/table?endpoint=http://127.0.0.1:1&region=x&secret={SECRET}"),
         _sink,
     ),
     "sinks.Iceberg": (

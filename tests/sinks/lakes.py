@@ -45,24 +45,24 @@ def _metadata(table: Path) -> dict[str, Any]:
     return found
 
 
-def iceberg_files(table: Path) -> list[str]:
-    """The data files that an Iceberg table's current snapshot names."""
+def iceberg_files(table: Path, buckets: Path = Path("/")) -> list[str]:
+    """The data files that an Iceberg table's current snapshot names; ``buckets`` is a server's folder."""
     metadata = _metadata(table)
     current = [s for s in metadata["snapshots"] if s["snapshot-id"] == metadata["current-snapshot-id"]]
     found = []
     for snapshot in current:
-        with open(_path(snapshot["manifest-list"]), "rb") as manifests:
+        with open(_path(snapshot["manifest-list"], buckets), "rb") as manifests:
             for manifest in list(fastavro.reader(manifests)):
-                with open(_path(manifest["manifest_path"]), "rb") as entries:
+                with open(_path(manifest["manifest_path"], buckets), "rb") as entries:
                     live = [entry for entry in fastavro.reader(entries) if entry["status"] != 2]
                 assert {entry["data_file"].get("content", 0) for entry in live} <= {0}
-                found += [_path(entry["data_file"]["file_path"]) for entry in live]
+                found += [_path(entry["data_file"]["file_path"], buckets) for entry in live]
     return found
 
 
-def iceberg_rows(table: Path) -> list[dict[str, Any]]:
+def iceberg_rows(table: Path, buckets: Path = Path("/")) -> list[dict[str, Any]]:
     """The rows of an Iceberg table's current snapshot."""
-    parts = [pq.ParquetFile(path).read() for path in iceberg_files(table)]
+    parts = [pq.ParquetFile(path).read() for path in iceberg_files(table, buckets)]
     if not parts:
         return []
     rows: list[dict[str, Any]] = pa.concat_tables(parts, promote_options="default").to_pylist()
@@ -74,5 +74,6 @@ def iceberg_snapshots(table: Path) -> list[dict[str, Any]]:
     return [snapshot["summary"] for snapshot in _metadata(table).get("snapshots", [])]
 
 
-def _path(location: str) -> str:
-    return location.removeprefix("file://")
+def _path(location: str, buckets: Path) -> str:
+    scheme, _, path = location.rpartition("://")
+    return str(buckets / path) if scheme == "s3" else path

@@ -8,14 +8,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 
 import millwheel as mw
 from millwheel.sinks import delta, iceberg
+from millwheel.sinks.object_staging import ObjectStaging, below
 from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
+from tests.servers.s3 import Server
 from tests.sinks import lakes
 from tests.spark.waiting import eventually
 from tests.store.driving import run
@@ -26,23 +29,26 @@ KINDS = ["delta", "iceberg"]
 class Table:
     """A table of one kind in a folder, the sink for it, and a reader that is not the sink's."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, url: str = "", buckets: Path = Path("/")) -> None:
         self.kind = kind
         self.folder = folder
-        self.place = folder / "table" if kind == "delta" else folder / "lake" / "ns" / "table"
+        self.url = url
+        self.buckets = buckets
+        root = buckets / url.removeprefix("s3://").partition("?")[0] if url else folder
+        self.place = root / "table" if kind == "delta" else root / "lake" / "ns" / "table"
 
     @property
     def catalog(self) -> dict[str, str]:
-        return {
-            "type": "sql",
-            "uri": f"sqlite:///{self.folder}/catalog.db",
-            "warehouse": f"file://{self.folder}/lake",
-        }
+        local = {"type": "sql", "uri": f"sqlite:///{self.folder}/catalog.db"}
+        if not self.url:
+            return {**local, "warehouse": f"file://{self.folder}/lake"}
+        place, _, query = self.url.partition("?")
+        return {**local, "warehouse": f"{place}/lake", **{f"s3.{k}": v for k, v in parse_qsl(query)}}
 
     def sink(self, **options: Any) -> mw.Sink:
         options = {"every": 3_600, **options}
         if self.kind == "delta":
-            return mw.sinks.Delta(self.place, **options)
+            return mw.sinks.Delta(below(self.url, "table") if self.url else self.place, **options)
         return mw.sinks.Iceberg(self.catalog, "ns.table", **options)
 
     def begun(self, *, origin: str = "a", epoch: int = 0, **options: Any) -> mw.Sink:
@@ -53,13 +59,17 @@ class Table:
         return sink
 
     def rows(self) -> list[dict[str, Any]]:
-        return lakes.delta_rows(self.place) if self.kind == "delta" else lakes.iceberg_rows(self.place)
+        if self.kind == "delta":
+            return lakes.delta_rows(self.place)
+        return lakes.iceberg_rows(self.place, self.buckets)
 
     def values(self) -> list[Any]:
         return sorted((json.loads(row["value"]) for row in self.rows()), key=str)
 
     def files(self) -> int:
-        return len(lakes.delta_files(self.place) if self.kind == "delta" else lakes.iceberg_files(self.place))
+        if self.kind == "delta":
+            return len(lakes.delta_files(self.place))
+        return len(lakes.iceberg_files(self.place, self.buckets))
 
     def commits(self) -> int:
         if self.kind == "delta":
@@ -67,7 +77,7 @@ class Table:
         return len(lakes.iceberg_snapshots(self.place))
 
     def staged(self) -> list[str]:
-        return [path.name for path in self.place.glob("_millwheel/*/.staged/*")]
+        return [path.name for path in self.place.glob("_millwheel/*/*staged/*")]
 
     @property
     def rows_class(self) -> Any:
@@ -165,7 +175,7 @@ def test_a_driver_that_is_gone_while_it_publishes_leaves_each_row_once(
 
     with monkeypatch.context() as patch:
         if point == "before the drop":
-            patch.setattr(Staging, "drop", drop)
+            patch.setattr(ObjectStaging if table.url else Staging, "drop", drop)
         else:
             patch.setattr(table.rows_class, "add", add)
         with pytest.raises(Crash):
@@ -335,6 +345,65 @@ def test_iceberg_names_the_epoch_in_the_snapshot(tmp_path: Path) -> None:
     sink.commit(1)
     (summary,) = lakes.iceberg_snapshots(table.place)
     assert (summary["millwheel.store"], summary["millwheel.epoch"]) == ("a", "1")
+
+
+@pytest.fixture(params=KINDS)
+def remote(request: pytest.FixtureRequest, tmp_path: Path, s3: Server, s3_url: str) -> Table:
+    """A table on object storage, which is read from the disk of its server."""
+    return Table(request.param, tmp_path, s3_url, s3.folder / "data")
+
+
+@pytest.mark.parametrize("point", ["before the commit", "after the commit", "before the drop"])
+def test_on_object_storage_a_driver_that_is_gone_leaves_each_row_once(
+    remote: Table, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    test_a_driver_that_is_gone_while_it_publishes_leaves_each_row_once(remote, monkeypatch, point)
+
+
+def test_on_object_storage_one_driver_of_two_succeeds(remote: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_of_two_drivers_that_commit_at_once_one_succeeds(remote, monkeypatch)
+
+
+def test_a_server_of_objects_that_is_killed_loses_nothing(
+    remote: Table, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "client_options", _impatient(delta.client_options))
+    sink = remote.begun(every=0, upsert_on="key")
+    sink.write(1, 0, [_record(1, key="a"), _record(1, key="b")])
+    sink.commit(1)
+    sink.write(2, 0, [_record(2, key="b"), _record(2, key="c")])
+    real = remote.rows_class.add
+
+    def killed(self: Any, *arguments: Any) -> bool:
+        s3.stop()
+        try:
+            return bool(real(self, *arguments))
+        finally:
+            s3.start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote.rows_class, "add", killed)
+        assert "the table cannot be written (" in _error(lambda: sink.commit(2))
+    again = remote.begun(epoch=2, upsert_on="key")
+    again.close()
+    assert sorted((row["key"], row["value"]) for row in remote.rows()) == [("a", "1"), ("b", "2"), ("c", "2")]
+
+
+def _impatient(options: Callable[[str], tuple[str, dict[str, str]]]) -> Callable[[str], Any]:
+    def changed(uri: str) -> Any:
+        place, found = options(uri)
+        return place, {**found, "max_retries": "0", "retry_timeout": "1s"}
+
+    return changed
+
+
+def test_a_run_stages_on_object_storage_and_leaves_nothing_there(remote: Table) -> None:
+    p = mw.Pipeline("tables")
+    p.inject("in", mw.injectors.Records([_record(i, time=i) for i in range(50)], per_epoch=7))
+    p.sink("in", remote.sink(every=0))
+    run(p, MemoryStore())
+    assert remote.values() == sorted(range(50), key=str)
+    assert remote.staged() == []
 
 
 # What goes wrong: a test for each row of the table of errors.

@@ -1,0 +1,108 @@
+"""Staging on object storage: what `Staging` does in a folder, in a prefix of a bucket.
+
+An object is there as a whole or not at all, and durable when it is: tasks put theirs under (epoch, shard),
+and nothing is ever half written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from millwheel.errors import MillWheelError
+from millwheel.objects import Objects, open_objects
+
+_PROBE = ".probe"
+
+
+class StagedObject(NamedTuple):
+    """What one shard wrote in one epoch."""
+
+    epoch: int
+    shard: int
+    name: str
+    size: int
+    objects: Objects
+
+    def read(self) -> bytes:
+        """Return what was written."""
+        data = self.objects.get(self.name)
+        if data is None:
+            raise MillWheelError(
+                f"{self.objects.name}/{self.name}: what was staged is gone: let nobody remove it"
+            )
+        return data
+
+
+class ObjectStaging:
+    """Durable batches by (epoch, shard). Tasks put them; the driver alone reads and drops them."""
+
+    def __init__(self, url: str, sink: str = "the sink") -> None:
+        self._url = url
+        self._sink = sink
+        self._opened: Objects | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    @property
+    def objects(self) -> Objects:
+        """The objects below the prefix."""
+        if self._opened is None:
+            self._opened = open_objects(self._url, error=MillWheelError)
+        return self._opened
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Name the sink where its storage cannot be used; the rest of the message says what to do."""
+        try:
+            yield
+        except MillWheelError as error:
+            if str(error).startswith(self._sink):
+                raise
+            raise MillWheelError(f"{self._sink}: {error}; nothing is lost") from None
+
+    def open(self) -> None:
+        """Say so where nothing can be written there."""
+        with self.writing():
+            self.objects.put(_PROBE, b"")
+            self.objects.delete([_PROBE])
+
+    def put(self, epoch: int, shard: int, data: bytes) -> None:
+        """Leave a batch; one that a former attempt left is replaced by the same."""
+        with self.writing():
+            self.objects.put(f"staged/{epoch:010d}-{shard:08d}", data)
+
+    def batches(self, after: int, through: int) -> list[StagedObject]:
+        """Return the batches of some epochs, in order."""
+        return [item for item in self._all() if after < item.epoch <= through]
+
+    def size(self) -> int:
+        """Return how many bytes are staged."""
+        return sum(item.size for item in self._all())
+
+    def drop(self, through: int | None = None) -> None:
+        """Remove the batches of epochs that were published (None: of all epochs)."""
+        self.objects.delete([item.name for item in self._all() if through is None or item.epoch <= through])
+
+    def _all(self) -> list[StagedObject]:
+        found = []
+        for entry in self.objects.list("staged/"):
+            epoch, _, shard = entry.name.rpartition("/")[2].partition("-")
+            found.append(StagedObject(int(epoch), int(shard), entry.name, entry.size, self.objects))
+        return sorted(found)
+
+    def sweep(self) -> None:
+        """Nothing is ever half written."""
+
+
+def below(url: str, path: str) -> str:
+    """Return the URL of a path below another's, with the same parameters.
+
+    >>> below("s3://bucket/table?region=x", "_millwheel/a")
+    's3://bucket/table/_millwheel/a?region=x'
+    """
+    parts = urlsplit(url)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{path}").geturl()
