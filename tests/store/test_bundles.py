@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from millwheel.errors import StoreError
 from millwheel.store.base import Get, Range, just
 from millwheel.store.keyspace import KIND_WATERMARK, after, timer_key, timer_prefix
-from millwheel.store.postgres.postgres_store import (
-    PostgresShard,
-    PostgresStore,
-    schema,
-    snapshot,
-    timer_bundles,
-)
+from millwheel.store.postgres import schema, snapshot, timer_bundles
+from millwheel.store.postgres.postgres_store import PostgresShard, PostgresStore
 from millwheel.store.postgres.row_runs import Log
 from millwheel.store.postgres.timer_bundles import Bundler
 from tests.servers.postgres import Cluster

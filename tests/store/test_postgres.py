@@ -17,8 +17,9 @@ from millwheel.master.journal import Journal
 from millwheel.model.graph import build
 from millwheel.store.base import Get, Shard, SnapshotLost, just
 from millwheel.store.open import open_existing, open_store
+from millwheel.store.postgres import schema
 from millwheel.store.postgres.connections import Session
-from millwheel.store.postgres.postgres_store import PostgresStore, schema
+from millwheel.store.postgres.postgres_store import PostgresStore
 from tests.computations import Idle
 from tests.servers.postgres import PASSWORD, Cluster, cluster
 from tests.servers.proxy import Moment, Proxy, proxy

@@ -12,7 +12,8 @@ from millwheel.model.codec import pack
 from millwheel.store.base import just
 from millwheel.store.keyspace import interval_key
 from millwheel.store.lmdb.lmdb_store import LmdbStore
-from millwheel.store.postgres.postgres_store import PostgresShard, PostgresStore, row_runs
+from millwheel.store.postgres import row_runs
+from millwheel.store.postgres.postgres_store import PostgresShard, PostgresStore
 from millwheel.store.postgres.row_runs import Log, Rows
 from millwheel.store.tools.copy import copy
 from tests.servers.postgres import Cluster
