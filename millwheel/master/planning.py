@@ -12,7 +12,7 @@ from millwheel.model.names import SourceName, WatermarkName
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.watermark.authority import WatermarkAuthority
-from millwheel.watermark.source import SourceMark
+from millwheel.watermark.source import SourceMark, position, vouched
 from millwheel.worker.plan import Range
 from millwheel.worker.timer_index import WAITING_TOTAL, WATERMARK_TIMERS
 
@@ -117,7 +117,7 @@ def choose_ranges(
     done = 0
     for source, name, start, stop, size in chosen:
         state = partitions[source.name][name]
-        watermark = source.injector.low_watermark(name, stop)
+        watermark = vouched(source.injector, name, stop)
         for begin, end, task, weight in _pieces(source.injector, name, start, stop, size, done, total, tasks):
             done += weight
             last = end == stop
@@ -165,7 +165,7 @@ def _shares(
         share = max(bound // len(ready), _SMALLEST_SHARE)
         longest_ago = sorted(ready, key=lambda name: turns.get((source.name, name), 0))
         return [(name, share) for name in longest_ago]
-    newest = {name: _newest(injector, name, partitions[name]) for name in ready}
+    newest = {name: _position(injector, name, partitions[name]) for name in ready}
     fresh = [name for name in ready if newest[name] == MIN_TIME]
     known = [name for name in ready if newest[name] != MIN_TIME]
     if not known:
@@ -182,12 +182,10 @@ def _shares(
     return shares
 
 
-def _newest(injector: Injector, name: str, state: Partition) -> int:
-    """Where a partition stands in time: by what was read of it, or by what the injector vouches for."""
-    if state.newest != MIN_TIME:
-        return state.newest
-    mark = injector.low_watermark(name, state.offset)
-    return mark + (injector.slack or 0) if MIN_TIME < mark < MAX_TIME else MIN_TIME
+def _position(injector: Injector, name: str, state: Partition) -> int:
+    """Where a partition stands in time; the injector is asked where nothing was read of it yet."""
+    mark = vouched(injector, name, state.offset) if state.newest == MIN_TIME else MIN_TIME
+    return position(state.newest, mark, injector.slack)
 
 
 def _pieces(

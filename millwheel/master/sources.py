@@ -12,7 +12,7 @@ from millwheel.model.names import SourceName, WatermarkName, check_name
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import EXACT, is_of, stragglers, variant
-from millwheel.watermark.source import SourceMark, behind
+from millwheel.watermark.source import Read, SourceMark, ended_at, read_mark, vouched, with_slack
 from millwheel.worker.plan import Plan, Range
 from millwheel.worker.report import IntervalReport
 
@@ -86,7 +86,7 @@ class Sources:
                 state = partitions.setdefault(name, Partition())
                 if caught_up(state.offset, end):
                     self._active.setdefault((source.name, name), now)
-                    state.watermark = source.injector.low_watermark(name, end)
+                    state.watermark = vouched(source.injector, name, end)
                     done = done and (endless or state.watermark == MAX_TIME)
                 else:
                     self._active[source.name, name] = now
@@ -139,7 +139,7 @@ class Sources:
     def reopen(self) -> set[SourceName]:
         """The same for injectors that turn out to go on: the last run did not come to its end.
 
-        Known after a poll; returns those that were brought back (``@NAME``).
+        Known after a poll; returns those that were brought back.
         """
         return self._lower([s for s in self._sources if self._at_end(s) and not self._has_ended(s)])
 
@@ -164,8 +164,7 @@ class Sources:
     def _lower(self, sources: Iterable[Source]) -> set[SourceName]:
         lowered = set()
         for source in sources:
-            newest = self._newest(source.stream)
-            mark = MIN_TIME if newest == MIN_TIME else min(newest + 1, MAX_TIME)
+            mark = ended_at(self._newest(source.stream))
             self.watermarks |= {name: mark for name in self.watermarks if is_of(name, source.name)}
             self.holders[source.name] = [None, mark, "was read to its end by the last run"]
             lowered.add(source.name)
@@ -258,12 +257,10 @@ class Sources:
 
     def _pending(self, source: Source) -> Iterable[tuple[int, int, str]]:
         """Of each partition: where it stands, how many records of it wait, its name."""
-        injector, slack = source.injector, source.injector.slack
+        injector = source.injector
         for name, end in self._polled[source.name].ends.items():
             state = self._partitions[source.name][name]
-            mark = injector.low_watermark(name, state.offset)
-            if slack is not None:
-                mark = max(mark, behind(state.newest, slack))
+            mark = with_slack(vouched(injector, name, state.offset), state.newest, injector.slack)
             waiting = 1 if caught_up(state.offset, end) else injector.size(name, state.offset, end)
             yield mark, max(waiting, 1), name
 
@@ -284,13 +281,12 @@ class Sources:
             mark, why = state.watermark, "has nothing new"
             if not caught_up(state.offset, end):
                 final = False
-                mark, why = injector.low_watermark(name, state.offset), "has input that is not read yet"
+                mark, why = vouched(injector, name, state.offset), "has input that is not read yet"
             elif mark < MAX_TIME and self._is_idle(source, name, now):
                 final = False
                 self.idle.setdefault(source.name, []).append(name)
                 continue
-            if injector.slack is not None:
-                mark = max(mark, behind(state.newest, injector.slack))
+            mark = with_slack(mark, state.newest, injector.slack)
             final = final and mark == MAX_TIME
             held = self._hold(source, held, name, mark, why)
         if not poll.ends and not injector.expected:
@@ -334,7 +330,8 @@ class Sources:
                 newest[place] = max(newest.get(place, top), top)
                 records[place] = records.get(place, 0) + count
         slack = {source.name: source.injector.slack for source in self._sources}
-        marks = dict(plan.sources)
+        reads: dict[SourceName, list[Read]] = {}
+        holding: dict[SourceName, int] = {}
         changed: dict[tuple[SourceName, str], Partition] = {}
         for item in plan.ranges:
             place = (item.source, item.partition)
@@ -344,17 +341,22 @@ class Sources:
                 self._spans[place] = (top - item.newest) / records[place]
             state.newest = top
             state.offset = item.end
+            reads.setdefault(item.source, []).append(
+                Read(item.partition, item.watermark, state.newest, item.last)
+            )
             if item.last:
-                held = state.watermark = item.watermark
-                lag = slack[item.source]
-                if lag is not None:
-                    held = max(held, behind(state.newest, lag))
-                if held < marks[item.source].held:
+                state.watermark = item.watermark
+                held = with_slack(item.watermark, state.newest, slack[item.source])
+                if held < holding.setdefault(item.source, plan.sources[item.source].held):
+                    holding[item.source] = held
                     self.holders[item.source] = [item.partition, held, "was read so far"]
-                for each in marks:
-                    if is_of(each, item.source) and item.partition not in plan.ignored.get(each, ()):
-                        marks[each] = marks[each].join(held, state.newest)
             changed[place] = state
+        marks = dict(plan.sources)
+        for source, found in reads.items():
+            for each in marks:
+                if is_of(each, source):
+                    ignored = plan.ignored.get(each, ())
+                    marks[each] = marks[each].join(*read_mark(found, slack[source], ignored))
         self.watermarks = {name: mark.watermark() for name, mark in marks.items()}
         return [(source, name, state) for (source, name), state in changed.items()]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millwheel.watermark.authority import IntervalMark
+from millwheel.watermark.marks import IntervalMark
 from millwheel.worker.report import NodeReport
 
 

@@ -7,42 +7,21 @@ value is published after the workers had it, and a value never goes back but bet
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.model.graph import Graph
 from millwheel.model.names import Sender, SourceName, WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.watermark.formula import (
+    Work,
+    all_work,
+    input_watermarks,
+    low_watermark,
+    lowest,
+    percentile_watermark,
+)
+from millwheel.watermark.marks import ComputationMarks, IntervalMark
 from millwheel.watermark.percentile import EXACT, Pending, is_of, passed, variant
-
-
-@dataclass
-class IntervalMark:
-    """What one interval of a computation last reported."""
-
-    sequencer: int
-    input: int
-    low: int
-    next_timer: int
-    next_wall: int
-    oldest_hold: int
-    more_due: bool
-    counters: list[int] = field(default_factory=list)
-    percentiles: dict[WatermarkName, int] = field(default_factory=dict)
-    left: int = 0
-    """Records that wait for the next epoch."""
-    filter_bytes: int = 0
-    """Of the filter before the seen IDs, in the last epoch that had any."""
-    filter_error: float = 0.0
-    next_record: int = MAX_TIME
-    """The timestamp of the first record that waits for the watermark (in_order)."""
-    pending: list[Any] = field(default_factory=list)
-    """What a `Pending` has; empty where it was not asked for."""
-
-    @property
-    def next_due(self) -> int:
-        """The input watermark at which a timer fires or a record is delivered."""
-        return min(self.next_timer, self.next_record + 1)
 
 
 class WatermarkAuthority:
@@ -98,11 +77,16 @@ class WatermarkAuthority:
                 del marks[first]
             self.inputs[name] = max(self.inputs[name], min(mark.input for mark in marks.values()))
             self.lows[name] = max(self.lows[name], min(mark.low for mark in marks.values()))
+            reached = lowest(mark.percentiles for mark in marks.values())
             for p in self._graph.percentiles:
                 fast = variant(name, p)
-                reached = min(mark.percentiles.get(fast, MIN_TIME) for mark in marks.values())
-                low = max(self.lows[name], min(reached, self._passed(name, p)[0]))
-                self.percentiles[fast] = max(self.percentiles[fast], low)
+                said = all(fast in mark.percentiles for mark in marks.values())
+                self.percentiles[fast] = percentile_watermark(
+                    reached[fast] if said else MIN_TIME,
+                    self._passed(name, p)[0],
+                    self.lows[name],
+                    self.percentiles[fast],
+                )
 
     def makes_due(self, sources: Mapping[WatermarkName, int]) -> bool:
         """Whether these watermarks of the injectors would make a timer due: then the workers must run."""
@@ -121,29 +105,29 @@ class WatermarkAuthority:
             return self.inputs, self.lows, self.percentiles
         inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
         known: dict[WatermarkName, int] = {**sources}
-        for name in self._graph.nodes:
-            if name in self._waiting:
-                known[name] = lows[name]
-                known |= {variant(name, p): percentiles[variant(name, p)] for p in self._graph.percentiles}
-                continue
-            senders = self._graph.senders(name)
-            reached = {
-                p: min((known[variant(sender, p)] for sender in senders), default=MAX_TIME)
-                for p in (EXACT, *self._graph.percentiles)
-            }
-            inputs[name] = max(inputs[name], reached[self._graph.nodes[name].watermark])
-            timer, hold = self._oldest(name)
-            if inputs[name] > self.inputs[name] and timer <= inputs[name]:
-                return None
-            lows[name] = known[name] = max(lows[name], min(reached[EXACT], timer, hold))
-            for p in self._graph.percentiles:
-                fast = variant(name, p)
-                at, exact = self._passed(name, p)
-                if not exact and at < reached[p]:
-                    return None  # the workers know more
-                low = max(percentiles[fast], lows[name], min(reached[p], at))
-                percentiles[fast] = known[fast] = low
+        for name, node in self._graph.nodes.items():
+            if name not in self._waiting:
+                reached = self._reached(name, known)
+                inputs[name] = max(inputs[name], reached[node.watermark])
+                work = self._work(name)
+                if inputs[name] > self.inputs[name] and work.due <= inputs[name]:
+                    return None
+                lows[name] = low_watermark(reached[EXACT], work.oldest(), lows[name])
+                for p in self._graph.percentiles:
+                    fast = variant(name, p)
+                    at, exact = self._passed(name, p)
+                    if not exact and at < reached[p]:
+                        return None  # the workers know more
+                    percentiles[fast] = percentile_watermark(reached[p], at, lows[name], percentiles[fast])
+            known[name] = lows[name]
+            known |= {variant(name, p): percentiles[variant(name, p)] for p in self._graph.percentiles}
         return inputs, lows, percentiles
+
+    def _reached(
+        self, name: str, known: Mapping[WatermarkName, int], nobody: int = MAX_TIME
+    ) -> dict[float, int]:
+        """A computation's input watermark, exact and for each percentile."""
+        return input_watermarks(self._graph.senders(name), self._graph.percentiles, known, nobody)
 
     def lower(
         self,
@@ -164,10 +148,7 @@ class WatermarkAuthority:
             ended = self.inputs[name] == MAX_TIME
             if name in only and ended if only is not None else ended or not changed.isdisjoint(senders):
                 changed.add(name)
-                reached = {
-                    p: min((known[variant(sender, p)] for sender in senders), default=MAX_TIME)
-                    for p in (EXACT, *self._graph.percentiles)
-                }
+                reached = self._reached(name, known)
                 fast = {variant(name, p): reached[p] for p in self._graph.percentiles}
                 self.inputs[name] = min(self.inputs[name], reached[node.watermark])
                 self.lows[name] = min(self.lows[name], reached[EXACT])
@@ -207,12 +188,12 @@ class WatermarkAuthority:
             for name, marks in self._intervals.items()
         }
 
-    def _oldest(self, name: str) -> tuple[int, int]:
-        marks = self._intervals[name].values()
-        return (
-            min((mark.next_due for mark in marks), default=MAX_TIME),
-            min((mark.oldest_hold for mark in marks), default=MAX_TIME),
-        )
+    def _work(self, name: str) -> Work:
+        return all_work(mark.work for mark in self._intervals[name].values())
+
+    def intervals(self, name: str) -> dict[int, IntervalMark]:
+        """By first tablet: what the intervals of a computation last reported."""
+        return dict(self._intervals[name])
 
     @property
     def more_due(self) -> bool:
@@ -244,8 +225,7 @@ class WatermarkAuthority:
 
     def counter(self, name: str, index: int) -> int:
         """A counter of a computation, over all intervals."""
-        marks = self._intervals[name].values()
-        return sum(mark.counters[index] for mark in marks if index < len(mark.counters))
+        return sum(mark.counter(index) for mark in self._intervals[name].values())
 
     def admit(self, sources: Mapping[WatermarkName, int], known: Collection[str]) -> None:
         """Starts computations that are new where their senders stand, each behind its producers."""
@@ -253,36 +233,34 @@ class WatermarkAuthority:
             if name in known:
                 continue
             marks = dict(sources) | self.lows | self.percentiles
-            reached = {
-                p: min((marks[variant(s, p)] for s in self._graph.senders(name)), default=MIN_TIME)
-                for p in (EXACT, *self._graph.percentiles)
-            }
+            reached = self._reached(name, marks, nobody=MIN_TIME)
             self.inputs[name], self.lows[name] = reached[node.watermark], reached[EXACT]
             for p in self._graph.percentiles:
                 self.percentiles[variant(name, p)] = reached[p]
 
     def to_value(self) -> dict[str, Any]:
-        """For the journal."""
+        """For the journal: `ComputationMarks` by computation."""
         return {
-            name: [
+            name: ComputationMarks(
                 self.inputs[name],
                 self.lows[name],
-                {first: list(mark.__dict__.values()) for first, mark in self._intervals[name].items()},
+                self._intervals[name],
                 {fast: low for fast, low in self.percentiles.items() if is_of(fast, name)},
-                sorted(self._layout[name]),
-                sorted(self._fresh[name]),
+                self._layout[name],
+                self._fresh[name],
                 self._forgotten[name],
-            ]
+            ).to_value()
             for name in self._graph.nodes
         }
 
     def restore(self, value: dict[str, Any]) -> None:
         """From the journal; computations that are not in the graph any more are passed over."""
-        for name, (input_mark, low, intervals, percentiles, layout, fresh, forgotten) in value.items():
+        for name, journaled in value.items():
             if name in self._intervals:
-                self.inputs[name], self.lows[name] = input_mark, low
+                marks = ComputationMarks.from_value(journaled)
+                self.inputs[name], self.lows[name] = marks.input, marks.low
                 for p in self._graph.percentiles:  # one that is new begins where the exact one is
-                    self.percentiles[variant(name, p)] = percentiles.get(variant(name, p), low)
-                self._intervals[name] = {first: IntervalMark(*mark) for first, mark in intervals.items()}
-                self._layout[name], self._fresh[name] = set(layout), set(fresh)
-                self._forgotten[name] = forgotten
+                    self.percentiles[variant(name, p)] = marks.percentiles.get(variant(name, p), marks.low)
+                self._intervals[name] = marks.intervals
+                self._layout[name], self._fresh[name] = marks.layout, marks.fresh
+                self._forgotten[name] = marks.forgotten

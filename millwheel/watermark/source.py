@@ -1,9 +1,18 @@
-"""The low watermark of an injector, from its partitions (5.2, Fig. 10)."""
+"""The low watermark of an injector, from its partitions (5.2, Fig. 10).
+
+1. *Vouched for.* What the injector itself says of a partition that was read up to an offset: `vouched`.
+2. *Slack.* Where the injector's watermark follows timestamps, a partition is as far as its newest timestamp
+   less the slack, if that is further: `with_slack`.
+3. *Read.* What the ranges that a task reads hold, the stragglers of a percentile left out: `read_mark`.
+4. *Injector.* The minimum over its partitions, those that nobody reads in this epoch included: `SourceMark`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from millwheel.model.injector import Injector, Offset
 from millwheel.model.time import MAX_TIME, MIN_TIME
 
 
@@ -59,6 +68,68 @@ class SourceMark(NamedTuple):
         else:
             value = self.previous if self.held == MAX_TIME else self.held
         return max(value, self.previous)
+
+
+def vouched(injector: Injector, partition: str, offset: Offset) -> int:
+    """What an injector vouches for of a partition that was read up to an offset: the one place that asks."""
+    return injector.low_watermark(partition, offset)
+
+
+def with_slack(mark: int, newest: int, slack: int | None) -> int:
+    """How far a partition is: what is vouched for, or its newest timestamp less the slack, if further.
+
+    >>> with_slack(50, newest=90, slack=20), with_slack(80, newest=90, slack=20), with_slack(50, 90, None)
+    (70, 80, 50)
+    """
+    return mark if slack is None else max(mark, behind(newest, slack))
+
+
+def position(newest: int, mark: int, slack: int | None) -> int:
+    """Where a partition stands in time: by what was read of it, or by what is vouched for.
+
+    >>> position(MIN_TIME, mark=50, slack=20), position(90, mark=50, slack=20)
+    (70, 90)
+    """
+    if newest != MIN_TIME:
+        return newest
+    return mark + (slack or 0) if MIN_TIME < mark < MAX_TIME else MIN_TIME
+
+
+def ended_at(newest: int) -> int:
+    """The watermark that a stream keeps when a run closes: behind its newest timestamp (semantics 9).
+
+    >>> ended_at(5), ended_at(MIN_TIME) == MIN_TIME
+    (6, True)
+    """
+    return MIN_TIME if newest == MIN_TIME else min(newest + 1, MAX_TIME)
+
+
+class Read(NamedTuple):
+    """A range of a partition that was read: what is vouched for behind it, and the newest timestamp."""
+
+    partition: str
+    watermark: int
+    newest: int
+    last: bool
+    """False for a piece that other pieces of the partition follow in the epoch: it holds nothing."""
+
+
+def read_mark(reads: Iterable[Read], slack: int | None, ignored: Collection[str]) -> tuple[int, int]:
+    """What reading ranges of an injector tells of its watermark, for `SourceMark.join`.
+
+    ``ignored`` are the partitions that a percentile leaves behind.
+
+    >>> read_mark([Read("a", 40, 60, True), Read("b", 30, 90, False)], slack=None, ignored=())
+    (40, 90)
+    >>> read_mark([Read("a", 40, 60, True), Read("b", 30, 90, True)], slack=5, ignored=("a",))
+    (85, 90)
+    """
+    held, newest = MAX_TIME, MIN_TIME
+    for read in reads:
+        newest = max(newest, read.newest)
+        if read.last and read.partition not in ignored:
+            held = min(held, with_slack(read.watermark, read.newest, slack))
+    return held, newest
 
 
 def behind(newest: int, slack: int) -> int:

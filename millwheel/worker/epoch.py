@@ -7,15 +7,15 @@ that runs the whole graph, or the harness.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from millwheel.errors import EngineError, MillWheelError, UserCodeError
-from millwheel.model.names import Percentile, WatermarkName, watermark_name
+from millwheel.model.names import WatermarkName
 from millwheel.model.sink import Sink
-from millwheel.model.time import MIN_TIME
-from millwheel.watermark.percentile import Pending, passed
+from millwheel.watermark.formula import lowest
+from millwheel.watermark.merge import PendingPart, merge_injected, merge_percentiles
 from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
@@ -104,13 +104,13 @@ def run_level(
         )
     unfinished = {name for frame in arrived for name in frame.unfinished}
     watermarks = _merge(plan, arrived, level)
-    watermarks |= _percentiles(plan, arrived, watermarks, unfinished)
+    watermarks |= merge_percentiles(_pending(arrived), watermarks, plan.lows, unfinished)
     by_interval: dict[int, list[Section]] = {}
     for frame in arrived:
         for data in frame.sections.get(level, ()):
             section = unpack_section(data)
             by_interval.setdefault(section.interval, []).append(section)
-    lows: dict[WatermarkName, int] = {}
+    lows: list[dict[WatermarkName, int]] = []
     left_over = set(unfinished)
     pending: dict[str, list[Any]] = {}
     try:
@@ -124,8 +124,7 @@ def run_level(
             left_over.update(outcome.unfinished)
             for computation, part in outcome.pending.items():
                 pending.setdefault(computation, []).append(part)
-            for name, low in outcome.lows.items():
-                lows[name] = min(lows.get(name, low), low)
+            lows.append(outcome.lows)
             for later, target, section_bytes in outcome.sections:
                 frames[target].sections.setdefault(later, []).append(section_bytes)
             report = dict(outcome.report)
@@ -140,8 +139,9 @@ def run_level(
                 settle(worker.take_deferred(plan, level))  # behind it are the sinks alone, and they have it
     except MillWheelError as error:
         return _failed(frames, error, dumps)
+    merged = {**watermarks, **lowest(lows)}
     for frame in frames:
-        frame.watermarks = {**watermarks, **lows}
+        frame.watermarks = merged
         frame.unfinished = sorted(left_over)
         frame.pending = pending
     return frames
@@ -202,43 +202,20 @@ def _commit(worker: Worker, plan: Plan, deferred: list[Deferred], held: list[_He
 
 
 def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[WatermarkName, int]:
-    """The watermarks of all senders: the minimum over those who speak for a part of one (7.2)."""
-    merged: dict[WatermarkName, int] = {}
-    newest: dict[WatermarkName, int] = {}
-    for frame in frames:
-        for name, value in frame.watermarks.items():
-            merged[name] = min(merged.get(name, value), value)
-        for name, value in frame.newest.items():
-            newest[name] = max(newest.get(name, value), value)
+    """The watermarks of all senders, from the frames of all tasks."""
+    spoken = [frame.watermarks for frame in frames]
     if level > 1:
-        return merged
-    marks: dict[WatermarkName, int] = {}
-    for name, mark in plan.sources.items():
-        if name in merged:
-            mark = mark.join(merged[name], newest[name])
-        marks[name] = mark.watermark()
-    return marks
+        return lowest(spoken)
+    return merge_injected(plan.sources, spoken, [frame.newest for frame in frames])
 
 
-def _percentiles(
-    plan: Plan, frames: Sequence[Frame], watermarks: Mapping[WatermarkName, int], unfinished: Collection[str]
-) -> dict[WatermarkName, int]:
-    """The percentile low watermarks of the level before, of which all intervals are known here."""
-    parts: dict[str, list[Any]] = {}
+def _pending(frames: Sequence[Frame]) -> dict[str, list[PendingPart]]:
+    """By computation of the level before: what each of its intervals reports for percentiles."""
+    parts: dict[str, list[PendingPart]] = {}
     for frame in frames:
         for name, found in frame.pending.items():
-            parts.setdefault(name, []).extend(found)
-    lows: dict[WatermarkName, int] = {}
-    for name, found in parts.items():
-        pending = [Pending(*part) for _, part in found]
-        for fast in map(watermark_name, found[0][0]):
-            assert isinstance(fast, Percentile)
-            low = max(plan.lows.get(fast, MIN_TIME), watermarks[name])
-            if name not in unfinished:
-                reached = min(inputs[fast] for inputs, _ in found)
-                low = max(low, min(reached, passed(pending, fast.percentile)[0]))
-            lows[fast] = low
-    return lows
+            parts.setdefault(name, []).extend(PendingPart(*part) for part in found)
+    return parts
 
 
 def _write_injected(worker: Worker, plan: Plan, frames: Iterable[Frame]) -> None:

@@ -16,7 +16,7 @@ from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record, RecordId
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import is_of
-from millwheel.watermark.source import behind
+from millwheel.watermark.source import Read, read_mark
 from millwheel.worker.envelope import Columns
 from millwheel.worker.plan import Plan, Range
 from millwheel.worker.report import IntervalReport
@@ -50,8 +50,7 @@ class Injection:
     def _run_source(self, source: Source, ranges: list[Range]) -> None:
         errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
         router = Router(self._graph, self._plan, 0, self._shard(source), errors)
-        vouched = [name for name in self._plan.sources if is_of(name, source.name)]
-        held, newest = dict.fromkeys(vouched, MAX_TIME), MIN_TIME
+        reads: list[Read] = []
         pending = _Pending()
         fields = _fields(self._graph, source.stream)
         for item in ranges:
@@ -68,19 +67,14 @@ class Injection:
                     pending.add(batch)
                 if len(pending.timestamps) >= _ROUTED_AT_ONCE:
                     self._send(source, item, pending.take(), router)
-            newest = max(newest, top)
-            if item.last:
-                slack = source.injector.slack
-                mark = item.watermark if slack is None else max(item.watermark, behind(top, slack))
-                for each in held:
-                    if item.partition not in self._plan.ignored.get(each, ()):
-                        held[each] = min(held[each], mark)
+            reads.append(Read(item.partition, item.watermark, top, item.last))
             self.report.records_in += count
             self.report.newest.append([source.name, item.partition, top, count])
         self._send(source, ranges[-1], pending.take(), router)
         router.finish()
-        for each, mark in held.items():
-            self.marks[each] = (mark, newest)
+        for each in self._plan.sources:
+            if is_of(each, source.name):
+                self.marks[each] = read_mark(reads, source.injector.slack, self._plan.ignored.get(each, ()))
         self.sections += router.sections
         self.batches += router.batches
         for stream, count in router.streams.items():

@@ -31,7 +31,9 @@ from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.keyspace import checkpoint_key, interval_key
-from millwheel.watermark.percentile import EXACT, NOTHING
+from millwheel.watermark.formula import Work
+from millwheel.watermark.interval import Before, IntervalWatermarks
+from millwheel.watermark.percentile import NOTHING
 from millwheel.worker.activity import Activity
 from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
@@ -49,11 +51,11 @@ from millwheel.worker.inbox import (
     retentions,
 )
 from millwheel.worker.keyed import KeyedRun
+from millwheel.worker.pending import pending_of
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
 from millwheel.worker.timer_index import Tablets, counters_range
-from millwheel.worker.watermarks import IntervalMarks
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
@@ -297,10 +299,16 @@ class _Attempt:
         """Who has not done all of this epoch: in levels before anywhere, in this level in this interval."""
         self._left_over: list[str] = []
         self._pending: dict[str, list[Any]] = {}
-        self._marks = IntervalMarks(worker.graph, plan, level, index)
         self._plan = plan
         self._level = level
         self._interval = plan.intervals[level - 1][index]
+        self._marks = IntervalWatermarks(
+            worker.graph,
+            level,
+            self._interval.first,
+            Before(plan.before, plan.lows, plan.holds, plan.drain),
+            alone=len(plan.intervals[level - 1]) == 1,
+        )
         self._router = Router(worker.graph, plan, level, index)
         self._puts: list[tuple[bytes, bytes]] = []
         self._deletes: list[bytes] = []
@@ -366,7 +374,7 @@ class _Attempt:
         # Behind a sender that has not done all of the epoch no clock moves, and no timer fires: in an epoch,
         # records come first (semantics 5), and more of them will.
         waits = not self._unfinished.isdisjoint(graph.senders(name))
-        now_at = before if waits else max(reached[graph.nodes[name].watermark], before)
+        now_at = self._marks.input(name, reached, waits=waits)
         mine = range(self._interval.first, self._interval.last)
         tablets = Tablets(number, mine, snapshot)
         in_order = graph.nodes[name].in_order
@@ -425,20 +433,26 @@ class _Attempt:
         if in_order:
             report.next_record = tablets.first_waiting()
         report.next_timer, report.next_wall, report.oldest_hold = tablets.next_times(snapshot)
-        oldest = min(report.next_timer, report.next_record, MAX_TIME if plan.drain else report.oldest_hold)
-        if graph.nodes[name].watermark == EXACT:
-            reached[EXACT] = now_at
-        if unfinished:
-            # What was left may yet produce, and stamp it with anything that was not late before the epoch.
-            oldest = reached[EXACT] = MIN_TIME
-        report.low = max(min(reached[EXACT], oldest), plan.lows.get(name, MIN_TIME))
+        work = Work(report.next_timer, report.next_record, report.oldest_hold)
+        report.low = self._marks.low(name, reached, now_at, work, unfinished=unfinished)
         fast: dict[WatermarkName, int] = {}
         if graph.percentiles:
             pending = NOTHING
             if not unfinished:
-                rows = dict(run.puts)
-                pending = self._marks.pending(tablets, snapshot, number, name, watermarks, rows, waiting)
-            fast = self._marks.percentiles(report, name, reached, pending, unfinished=unfinished)
+                pending = pending_of(
+                    tablets,
+                    snapshot,
+                    number,
+                    dict(run.puts),
+                    waiting,
+                    bound=self._marks.horizon(watermarks),
+                    before=plan.pending.get(name, 0),
+                    lowest=min(graph.percentiles),
+                    holds=not plan.drain,
+                )
+            report.pending = list(pending)
+            report.percentiles = self._marks.percentile_inputs(name, reached, unfinished=unfinished)
+            fast = self._marks.percentile_lows(name, report.low, report.percentiles, pending)
             self._pending[name] = [report.percentiles, report.pending]
         report.counters = tablets.totals()
         if plan.weigh:

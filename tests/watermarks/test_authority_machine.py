@@ -25,7 +25,8 @@ import millwheel as mw
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph, build
 from millwheel.model.names import SourceName
-from millwheel.watermark.authority import IntervalMark, WatermarkAuthority
+from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.watermark.marks import IntervalMark
 from millwheel.watermark.source import SourceMark
 from tests.computations import Echo
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,15 @@ class Running:
         assert len(graph.levels) == 3
         store = LmdbStore(path, shards=1 << (slots - 1).bit_length())
         # Below 0, not at 0: an epoch that reads nothing and only fires timers is to be wide, too.
-        self.driver = Driver(graph, store, slots=slots, clock=lambda: 0, owner="a test", compact_below=-1)
+        self.driver = Driver(
+            graph,
+            store,
+            slots=slots,
+            clock=lambda: 0,
+            owner="a test",
+            compact_below=-1,
+            step_budget=math.inf,  # what a busy machine leaves to the next epoch is no matter here
+        )
         self.executor: Any
         if spark is None:
             self.executor = LocalExecutor(Worker(graph, self.driver.numbers, store))
