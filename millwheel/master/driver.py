@@ -39,11 +39,11 @@ from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Store
 from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.worker.commit import touched, weak_levels
 from millwheel.worker.envelope import Frame
 from millwheel.worker.epoch import load_error
 from millwheel.worker.plan import Interval, Plan, Range
 from millwheel.worker.report import IntervalReport
-from millwheel.worker.step import touched, weak_levels
 from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WALL_TIMERS
 
 logger = logging.getLogger("millwheel")

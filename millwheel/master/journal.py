@@ -34,8 +34,8 @@ from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
 from millwheel.store.keyspace import FORMAT, after, check_format, partition_key
 from millwheel.store.tools.copy import refuse_unfinished
+from millwheel.worker.commit import weak_levels
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import weak_levels
 
 T = TypeVar("T")
 

@@ -25,8 +25,8 @@ from millwheel.model.names import SourceName, source_name
 from millwheel.model.replay import replaying, to_replay
 from millwheel.store.base import Snapshot, Store
 from millwheel.store.keyspace import AWAY, after, away_key, partition_key
+from millwheel.worker.commit import touched
 from millwheel.worker.fencing import fence
-from millwheel.worker.step import touched
 
 
 @dataclass

@@ -11,7 +11,6 @@ import queue
 import re
 import shutil
 import threading
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
@@ -29,14 +28,13 @@ from millwheel.spark.shared_memory import Parcels
 from millwheel.spark.tasks import InjectTask, LevelTask, Shipment, WholeTask, ship, slot_of
 from millwheel.store.base import Store
 from millwheel.worker.activity import Note, read_notes
+from millwheel.worker.commit import await_commits, weak_levels
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import committed, weak_levels
 
 logger = logging.getLogger("millwheel")
 
 _LONGEST_WAIT = 10.0  # seconds for a write that follows its epoch; it takes milliseconds
-_LOOK_EVERY = 0.001
 
 _ATTEMPTS = 3  # at a whole epoch, after Spark's own attempts at its tasks: an epoch is idempotent
 
@@ -116,12 +114,7 @@ class SparkExecutor:
 
     def _settled(self, plan: Plan) -> bool:
         """Whether the writes of weak levels have come, or come soon."""
-        give_up = time.monotonic() + _LONGEST_WAIT
-        while not committed(self._store, plan, self._weak):
-            if time.monotonic() > give_up:
-                return False
-            time.sleep(_LOOK_EVERY)
-        return True
+        return await_commits(self._store, plan, self._weak, _LONGEST_WAIT)
 
     def _run(self, plan: Plan, shipment: Shipment) -> list[bytes]:
         if not self._shown:

@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -29,9 +28,10 @@ from millwheel.store.lmdb.environment import LmdbShard, explained
 from millwheel.store.lmdb.manifest import private_folder
 from millwheel.store.open import open_store, open_to_read, place_of
 from millwheel.worker.cache import Cache
+from millwheel.worker.commit import settle_after
 from millwheel.worker.epoch import inject, run_epoch, run_level
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker, committed, settle
+from millwheel.worker.step import Worker
 
 logger = logging.getLogger("millwheel")
 
@@ -198,10 +198,6 @@ class LevelTask:
         yield from send(frames, self.folder)
 
 
-_LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is given up as lost
-_LOOK_EVERY = 0.002
-
-
 def _settle_later(worker: Worker, plan: Plan, level: int) -> None:
     """Makes the write of a weak level once the later ones have committed, beside whatever this process
     does next. If the process dies meanwhile, the driver finds it missing and runs the epoch again."""
@@ -209,13 +205,8 @@ def _settle_later(worker: Worker, plan: Plan, level: int) -> None:
     later = range(level + 1, len(worker.graph.levels) + 1)
 
     def wait() -> None:
-        give_up = time.monotonic() + _LONGEST_WAIT
         try:
-            while not committed(worker.store, plan, later):
-                if time.monotonic() > give_up:
-                    return
-                time.sleep(_LOOK_EVERY)
-            settle(deferred)
+            settle_after(worker.store, plan, later, deferred)
         except MillWheelError as error:  # fenced, or the disk is full: the driver will meet it too
             logger.warning("epoch %d, level %d: %s", plan.epoch, level, error)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from millwheel.errors import MillWheelError
 from millwheel.store.base import Guard, Range, Shard, Snapshot, SnapshotLost, Store
-from millwheel.worker.step import AlreadyCommitted
+from millwheel.worker.commit import AlreadyCommitted
 
 
 class Lost(BaseException):

@@ -37,10 +37,11 @@ from millwheel.testing.outcome import Simulated, compare
 from millwheel.testing.stale import go_on
 from millwheel.testing.taps import Taps
 from millwheel.worker.cache import Cache
+from millwheel.worker.commit import Deferred, committed, settle, weak_levels
 from millwheel.worker.envelope import Frame
 from millwheel.worker.epoch import inject, run_epoch, run_level
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Deferred, Worker, committed, settle, weak_levels
+from millwheel.worker.step import Worker
 
 _SHARDS = 4
 _TASK_ATTEMPTS = 4

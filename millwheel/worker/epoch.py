@@ -16,10 +16,11 @@ from millwheel.model.names import WatermarkName
 from millwheel.model.sink import Sink
 from millwheel.watermark.formula import lowest
 from millwheel.watermark.merge import PendingPart, merge_injected, merge_percentiles
+from millwheel.worker.commit import EpochMoved, commit_compact, settle
 from millwheel.worker.envelope import Batch, Frame, Section, unpack_batch, unpack_section
 from millwheel.worker.inject import Injection
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import AlreadyCommitted, Deferred, Worker, settle
+from millwheel.worker.step import Worker
 
 
 class SinkFailure(Exception):
@@ -65,10 +66,6 @@ class _Held:
     level: int
     report: dict[str, Any]
     batches: list[bytes]
-
-
-class EpochMoved(Exception):
-    """Another attempt has committed a part of the epoch meanwhile."""
 
 
 def run_level(
@@ -177,28 +174,19 @@ def _run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None) -> list[Frame]:
         arrived = [[frames[slot] for frames in sent] for slot in slots]
     last = [frames[slot] for slot, frames in enumerate(sent)]
     deferred = worker.take_deferred(plan)
+
+    def deliver() -> None:
+        for part in held:
+            part.report["collected"] = _write_sinks(worker, plan, part.batches)
+
     if any(frame.error for frame in last):
         return last
     try:
-        _commit(worker, plan, deferred, held)
+        commit_compact(plan, deferred, worker.weak, deliver)
         _write_injected(worker, plan, injected)
     except MillWheelError as error:
         return _failed(last, error, dumps)
     return last
-
-
-def _commit(worker: Worker, plan: Plan, deferred: list[Deferred], held: list[_Held]) -> None:
-    """Strong levels commit one after the other, from the first: whoever has acted on productions must find
-    their sender committed. Then the sinks get theirs, and weak levels commit, from the last."""
-    for one in reversed(deferred):
-        if one.level not in worker.weak:
-            try:
-                one.write()
-            except AlreadyCommitted as error:
-                raise EpochMoved(f"epoch {plan.epoch}, level {one.level}") from error
-    for part in held:
-        part.report["collected"] = _write_sinks(worker, plan, part.batches)
-    settle([one for one in deferred if one.level in worker.weak])
 
 
 def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[WatermarkName, int]:

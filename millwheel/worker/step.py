@@ -4,13 +4,9 @@
    checkpoint, run nothing.
 2. For each computation of the level: drop duplicates, run the hooks key by key, collect the changes.
 3. Write rows, timers, IDs, productions, report, epoch; the write looks at the sequencer again.
-4. Only then do the productions leave.
+4. Only then do the productions leave; with *weak* productions (6.1.3), before.
 
-A crash before the write leaves nothing; after it, the next attempt answers from the checkpoint.
-
-A level all of whose computations have *weak* productions (6.1.3) turns 3 and 4 round: its productions
-leave at once, and its write waits, in memory, until every later level has committed the epoch. A crash
-before that runs it again, on its old state, for receivers that have their records already.
+`millwheel.worker.commit` has the order of the writes, and what a crash between any two of them leaves.
 """
 
 from __future__ import annotations
@@ -19,17 +15,14 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from millwheel.errors import FencedError
-from millwheel.model.codec import pack, pack_plain, unpack
+from millwheel.model.codec import pack
 from millwheel.model.graph import Graph
 from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.base import Get, Range, Snapshot, SnapshotLost, Store, just
+from millwheel.store.base import Range, Snapshot, SnapshotLost, Store, just
 from millwheel.store.keyspace import checkpoint_key, interval_key
 from millwheel.watermark.formula import Work
 from millwheel.watermark.interval import Before, IntervalWatermarks
@@ -37,6 +30,14 @@ from millwheel.watermark.percentile import NOTHING
 from millwheel.worker.activity import Activity
 from millwheel.worker.budget import Budget
 from millwheel.worker.cache import Cache, Reading, Token, before, not_kept
+from millwheel.worker.commit import (
+    AlreadyCommitted,
+    Deferred,
+    DeferredWrites,
+    Outcome,
+    StepCommit,
+    weak_levels,
+)
 from millwheel.worker.context import HookContext
 from millwheel.worker.envelope import Columns, Section
 from millwheel.worker.gather import gather, take_up
@@ -52,7 +53,7 @@ from millwheel.worker.inbox import (
 )
 from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.pending import pending_of
-from millwheel.worker.plan import Interval, Plan
+from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
 from millwheel.worker.timer_index import Tablets, counters_range
@@ -61,48 +62,6 @@ if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
 
 _FORGET = 4  # logs of IDs forgotten in one step for each that it may add: so it keeps up, and catches up
-
-
-@dataclass
-class Outcome:
-    """What a committed step answers, now and whenever it is asked again (6.1.2)."""
-
-    lows: dict[WatermarkName, int]
-    sections: list[tuple[int, int, bytes]]
-    batches: list[bytes]
-    report: dict[str, Any]
-    unfinished: list[str] = field(default_factory=list)
-    """Computations that have not done all of the epoch here: it is continued by the next one."""
-    pending: dict[str, list[Any]] = field(default_factory=dict)
-    """By computation, where somebody uses a percentile: its input's percentiles, and what is pending here."""
-
-    def without_productions(self) -> Outcome:
-        """All that a weak level keeps: by the time that it commits, everybody has its productions."""
-        return Outcome(self.lows, [], [], self.report, self.unfinished, self.pending)
-
-    def to_bytes(self) -> bytes:
-        """For the checkpoint."""
-        return pack_plain(
-            [self.lows, self.sections, self.batches, self.report, self.unfinished, self.pending]
-        )
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Outcome:
-        """The inverse of `to_bytes`."""
-        return Outcome(*unpack(data))
-
-
-class AlreadyCommitted(Exception):
-    """Another attempt at this step was faster."""
-
-
-@dataclass
-class Deferred:
-    """The write of a weak step."""
-
-    epoch: int
-    level: int
-    write: Callable[[], None]
 
 
 class Worker:
@@ -130,7 +89,7 @@ class Worker:
         self._contexts = {name: HookContext(node) for name, node in graph.nodes.items()}
         self._edges = {name: [edge for edge in graph.edges if edge.consumer == name] for name in graph.nodes}
         self.weak = weak_levels(graph)
-        self._deferred: list[Deferred] = []
+        self._deferred = DeferredWrites()
         self._filters: dict[tuple[int, int], IdFilter] = {}
         self._retention = {name: id_retention(graph, edges) for name, edges in self._edges.items()}
 
@@ -168,37 +127,31 @@ class Worker:
         *,
         defer: bool,
     ) -> Outcome:
-        interval = plan.intervals[level - 1][index]
-        shard = self.store.shards[interval.shard]
+        commit = StepCommit(self.store, plan, level, plan.intervals[level - 1][index])
         attempt = _Attempt(self, plan, level, index, unfinished)
-        with shard.snapshot() as snapshot:
+        with commit.shard.snapshot() as snapshot:
             snapshot.prefetch(not_kept(self.cache, attempt.ranges()))
-            found = _interval_state(snapshot.get, plan, level, interval)
+            found = commit.state(snapshot.get)
             if found.epoch == plan.epoch:
-                return _checkpoint(snapshot, level, interval)
+                return commit.checkpoint(snapshot)
             state = Token(found.sequencer, found.epoch, found.nonce)
-            with before(self.cache, snapshot, plan, level, interval, state) as attempt.reading:
+            with before(self.cache, snapshot, plan, level, commit.interval, state) as attempt.reading:
                 outcome = attempt.run(attempt.reading or snapshot, watermarks, sections)
         weak = level in self.weak
         puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
 
-        def guard(get: Get) -> None:
-            if _interval_state(get, plan, level, interval).epoch == plan.epoch:
-                raise AlreadyCommitted
-
         def write() -> None:
-            shard.write(puts, deletes, guard, kept=attempt.reading is not None)
+            commit.write(puts, deletes, kept=attempt.reading is not None)
             if attempt.reading is not None:
                 attempt.reading.keep(attempt.token, puts, deletes)
 
         if weak or defer:
-            self._deferred.append(Deferred(plan.epoch, level, write))
+            self._deferred.add(Deferred(plan.epoch, level, write))
             return outcome
         try:
             write()
         except AlreadyCommitted:
-            with shard.snapshot() as snapshot:
-                return _checkpoint(snapshot, level, interval)
+            return commit.answer()
         return outcome
 
     def id_filter(self, computation: int, shard: int) -> IdFilter:
@@ -211,81 +164,8 @@ class Worker:
         return self._filters[place]
 
     def take_deferred(self, plan: Plan, first: int = 1) -> list[Deferred]:
-        """The writes of an epoch, from level ``first`` on, that wait for later levels: the last level first.
-
-        Those of older epochs are dropped.
-        """
-        waiting = [deferred for deferred in self._deferred if deferred.epoch == plan.epoch]
-        self._deferred = [deferred for deferred in waiting if deferred.level < first]
-        taken = [deferred for deferred in waiting if deferred.level >= first]
-        return sorted(taken, key=lambda deferred: -deferred.level)
-
-
-def settle(deferred: Sequence[Deferred]) -> None:
-    """Makes writes that have waited; one that another attempt has made already is dropped."""
-    for one in deferred:
-        with suppress(AlreadyCommitted):
-            one.write()
-
-
-def weak_levels(graph: Graph) -> tuple[int, ...]:
-    """The levels in which no computation wants its productions checkpointed."""
-    return tuple(
-        number
-        for number, names in enumerate(graph.levels, start=1)
-        if not any(graph.nodes[name].strong_productions for name in names)
-    )
-
-
-def committed(store: Store, plan: Plan, levels: Iterable[int]) -> bool:
-    """Whether every interval of these levels has committed an epoch."""
-    for level in levels:
-        for interval in plan.intervals[level - 1]:
-            with store.shards[interval.shard].snapshot() as snapshot:
-                if _interval_state(snapshot.get, plan, level, interval).epoch < plan.epoch:
-                    return False
-    return True
-
-
-@dataclass
-class _IntervalState:
-    sequencer: int
-    epoch: int
-    nonce: bytes = b""
-
-
-def _interval_state(get: Get, plan: Plan, level: int, interval: Interval) -> _IntervalState:
-    data = get(interval_key(level, interval.first))
-    if data is None:
-        return _IntervalState(0, 0)
-    state = _IntervalState(*unpack(data))
-    if state.sequencer > interval.sequencer or state.epoch > plan.epoch:
-        raise FencedError(
-            f"level {level}, tablets {interval.first} to {interval.last}: epoch {plan.epoch} came with "
-            f"sequencer {interval.sequencer}, but the interval is at epoch {state.epoch} with sequencer "
-            f"{state.sequencer}: another driver has taken it over"
-        )
-    return state
-
-
-def touched(store: Store, plan: Plan) -> bool:
-    """Whether something of an epoch is in the store."""
-    for level, intervals in enumerate(plan.intervals, start=1):
-        for interval in intervals:
-            with store.shards[interval.shard].snapshot() as snapshot:
-                data = snapshot.get(interval_key(level, interval.first))
-            if data is not None and unpack(data)[1] >= plan.epoch:
-                return True
-    return False
-
-
-def _checkpoint(snapshot: Snapshot, level: int, interval: Interval) -> Outcome:
-    data = snapshot.get(checkpoint_key(level, interval.first))
-    if data is None:
-        raise FencedError(
-            f"level {level}, tablet {interval.first}: the checkpoint of a committed epoch is gone"
-        )
-    return Outcome.from_bytes(data)
+        """The writes of an epoch that wait, from level ``first`` on: those of the last level first."""
+        return self._deferred.take(plan.epoch, first)
 
 
 class _Attempt:

@@ -10,10 +10,11 @@ from typing import Any
 
 from millwheel.master.driver import Driver
 from millwheel.worker.cache import Cache
+from millwheel.worker.commit import settle
 from millwheel.worker.envelope import Frame
 from millwheel.worker.epoch import inject, run_epoch, run_level
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker, settle
+from millwheel.worker.step import Worker
 
 
 class Killed(BaseException):

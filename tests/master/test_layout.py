@@ -23,7 +23,8 @@ from millwheel.model.names import SourceName
 from millwheel.store.keyspace import after
 from millwheel.store.memory import MemoryStore
 from millwheel.store.tools.check import check
-from millwheel.worker.step import Worker, _interval_state
+from millwheel.worker.commit import StepCommit
+from millwheel.worker.step import Worker
 from tests.watermarks.test_layout_changes import BACK, FRONT
 from tests.watermarks.test_layout_changes import Running as Held
 
@@ -242,7 +243,7 @@ def test_who_worked_for_an_interval_that_is_no_more_can_write_nothing() -> None:
         for interval in plan.intervals[0]:
             if interval.shard == 0 and interval.first in (0, 8):
                 with pytest.raises(FencedError):
-                    _interval_state(snapshot.get, plan, 1, interval)
+                    StepCommit(running.store, plan, 1, interval).state(snapshot.get)
     assert running.end() == _UNDISTURBED
 
 

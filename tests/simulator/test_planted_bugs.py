@@ -14,9 +14,10 @@ from millwheel.master import driver as driver_module
 from millwheel.master import registry as roster_module
 from millwheel.master.assignment import Layout
 from millwheel.master.journal import Journal
+from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph
-from millwheel.store.base import Get
-from millwheel.store.keyspace import checkpoint_key
+from millwheel.store.base import Get, Snapshot
+from millwheel.store.keyspace import checkpoint_key, interval_key
 from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.testing.faults import Lost
 from millwheel.watermark.authority import WatermarkAuthority
@@ -24,9 +25,10 @@ from millwheel.worker import cache as cache_module
 from millwheel.worker import epoch
 from millwheel.worker import fencing as fencing_module
 from millwheel.worker import step as step_module
+from millwheel.worker.commit import IntervalState, Outcome, StepCommit
 from millwheel.worker.inbox import SeenIds
 from millwheel.worker.route import Router
-from millwheel.worker.step import Outcome, Worker
+from millwheel.worker.step import Worker
 from tests.simulator import pipelines
 
 _SEEDS = 400
@@ -67,43 +69,38 @@ def _send_before_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Worker, "step", step)
 
 
-def _interval_state(get: Get, level: int, interval: Any) -> Any:
-    data = get(step_module.interval_key(level, interval.first))
-    found = step_module.unpack(data) if data is not None else (0, 0)
-    return step_module._IntervalState(*found)
-
-
 def _no_sequencer_check(patch: pytest.MonkeyPatch) -> None:
-    def state(get: Get, plan: Any, level: int, interval: Any) -> Any:
-        found = _interval_state(get, level, interval)
-        if found.epoch > plan.epoch:
+    def state(self: StepCommit, get: Get) -> IntervalState:
+        data = get(interval_key(self.level, self.interval.first))
+        found = IntervalState(*unpack(data)) if data is not None else IntervalState(0, 0)
+        if found.epoch > self.plan.epoch:
             raise FencedError("an old epoch")
         return found
 
-    patch.setattr(step_module, "_interval_state", state)
+    patch.setattr(StepCommit, "state", state)
 
 
 def _no_epoch_check(patch: pytest.MonkeyPatch) -> None:
     """An epoch that an interval has committed is run on top of itself."""
-    original = step_module._interval_state
+    original = StepCommit.state
 
-    def state(get: Get, plan: Any, level: int, interval: Any) -> Any:
-        found = original(get, plan, level, interval)
-        if found.epoch == plan.epoch:
+    def state(self: StepCommit, get: Get) -> IntervalState:
+        found = original(self, get)
+        if found.epoch == self.plan.epoch:
             found.epoch -= 1
         return found
 
-    patch.setattr(step_module, "_interval_state", state)
+    patch.setattr(StepCommit, "state", state)
 
 
 def _checkpoint_without_productions(patch: pytest.MonkeyPatch) -> None:
-    original = step_module._checkpoint
+    original = StepCommit.checkpoint
 
-    def checkpoint(*rest: Any) -> Outcome:
-        outcome = original(*rest)
+    def checkpoint(self: StepCommit, snapshot: Snapshot) -> Outcome:
+        outcome = original(self, snapshot)
         return Outcome(outcome.lows, [], outcome.batches, outcome.report)
 
-    patch.setattr(step_module, "_checkpoint", checkpoint)
+    patch.setattr(StepCommit, "checkpoint", checkpoint)
 
 
 def _checkpoint_not_stored(patch: pytest.MonkeyPatch) -> None:

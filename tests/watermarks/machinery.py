@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.injector import Injector, Offset
+from millwheel.worker.commit import Outcome
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
-from millwheel.worker.step import Outcome, Worker
+from millwheel.worker.step import Worker
 
 KEYS = [f"key {n}" for n in range(6)]  # they live in six different tablets
 PLACES = [("in", "a"), ("in", "b"), ("in", "c"), ("more", "a"), ("more", "b")]

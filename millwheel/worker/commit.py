@@ -1,0 +1,257 @@
+"""Commits: in which order the steps of an epoch get into the store, and what a crash leaves (6.1, 6.2).
+
+**A step's write** is one transaction of one shard: rows, timers, IDs, checkpoint (report and productions),
+and the interval's entry (sequencer, epoch). Its guard reads the entry again: a newer sequencer or epoch is
+refused (`FencedError`); the same epoch means that another attempt was faster (`AlreadyCommitted`). So a step
+is in the store whole or not at all, once, and a later attempt at it answers from the checkpoint.
+
+When it is made, and when productions may leave the process:
+
+1. *Strong* (6.1.2; a level of a wide epoch): the write, then productions and sinks.
+   Crash before the write: nothing is there, the step runs again. After it: the next attempt answers from the
+   checkpoint, bit for bit the same, to receivers and sinks that may have it already.
+2. *Weak* (6.1.3; a level of a wide epoch in which no computation has strong productions): productions and
+   sinks; then every later level commits; then the write, without productions. It waits in memory
+   (`Deferred`), and is made by the last level itself, or beside the worker's next task (`settle_after`).
+   Crash before the write: the driver finds the interval missing (`await_commits`) and runs the epoch again;
+   this level runs on its old state, later ones answer from their checkpoints. After it: everybody has its
+   productions, and the next attempt answers with its report alone.
+3. *Compact* (the whole epoch in one process, `commit_compact`): all levels run, with every write deferred and
+   no production outside; then the writes of the strong levels from the first to the last, then the sinks,
+   then the writes of the weak levels from the last to the first.
+   A hook that raises, or a crash before the first write: nothing is there. Between strong writes: the levels
+   that are there answer from their checkpoints, and the later ones, whose senders are all committed, run on
+   what those sent. Between the last strong write and the last weak one: as in 2.
+   Where another attempt has committed an interval meanwhile, the epoch begins again with what that one
+   committed (`EpochMoved`).
+
+In each case the driver commits the epoch in its journal only after every interval has reported; for a crash
+before that, see `millwheel.master.driver`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from millwheel.errors import FencedError
+from millwheel.model.codec import pack_plain, unpack
+from millwheel.model.graph import Graph
+from millwheel.model.names import WatermarkName
+from millwheel.store.base import Get, Shard, Snapshot, Store
+from millwheel.store.keyspace import checkpoint_key, interval_key
+from millwheel.worker.plan import Interval, Plan
+
+_LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is given up as lost
+_LOOK_EVERY = 0.002  # seconds
+
+
+@dataclass
+class Outcome:
+    """What a committed step answers, now and whenever it is asked again (6.1.2)."""
+
+    lows: dict[WatermarkName, int]
+    sections: list[tuple[int, int, bytes]]
+    batches: list[bytes]
+    report: dict[str, Any]
+    unfinished: list[str] = field(default_factory=list)
+    """Computations that have not done all of the epoch here: it is continued by the next one."""
+    pending: dict[str, list[Any]] = field(default_factory=dict)
+    """By computation, where somebody uses a percentile: its input's percentiles, and what is pending here."""
+
+    def without_productions(self) -> Outcome:
+        """All that a weak level keeps: by the time that it commits, everybody has its productions."""
+        return Outcome(self.lows, [], [], self.report, self.unfinished, self.pending)
+
+    def to_bytes(self) -> bytes:
+        """For the checkpoint."""
+        return pack_plain(
+            [self.lows, self.sections, self.batches, self.report, self.unfinished, self.pending]
+        )
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Outcome:
+        """The inverse of `to_bytes`."""
+        return Outcome(*unpack(data))
+
+
+class AlreadyCommitted(Exception):
+    """Another attempt at this step was faster."""
+
+
+class EpochMoved(Exception):
+    """Another attempt has committed a part of the epoch meanwhile."""
+
+
+@dataclass
+class IntervalState:
+    """An interval's entry in the store: who wrote it last, and the epoch that it is at."""
+
+    sequencer: int
+    epoch: int
+    nonce: bytes = b""
+
+
+@dataclass(frozen=True)
+class StepCommit:
+    """The commit of one interval in one epoch: its guard, its checkpoint, its write."""
+
+    store: Store
+    plan: Plan
+    level: int
+    interval: Interval
+
+    @property
+    def shard(self) -> Shard:
+        """Where the interval lives."""
+        return self.store.shards[self.interval.shard]
+
+    def state(self, get: Get) -> IntervalState:
+        """The interval's entry; a newer sequencer or epoch than the plan's is refused (6.2)."""
+        plan, level, interval = self.plan, self.level, self.interval
+        data = get(interval_key(level, interval.first))
+        if data is None:
+            return IntervalState(0, 0)
+        state = IntervalState(*unpack(data))
+        if state.sequencer > interval.sequencer or state.epoch > plan.epoch:
+            raise FencedError(
+                f"level {level}, tablets {interval.first} to {interval.last}: epoch {plan.epoch} came with "
+                f"sequencer {interval.sequencer}, but the interval is at epoch {state.epoch} with sequencer "
+                f"{state.sequencer}: another driver has taken it over"
+            )
+        return state
+
+    def checkpoint(self, snapshot: Snapshot) -> Outcome:
+        """What the interval answered when it committed this epoch."""
+        data = snapshot.get(checkpoint_key(self.level, self.interval.first))
+        if data is None:
+            raise FencedError(
+                f"level {self.level}, tablet {self.interval.first}: "
+                "the checkpoint of a committed epoch is gone"
+            )
+        return Outcome.from_bytes(data)
+
+    def guard(self, get: Get) -> None:
+        """Refuses a write for which the interval has moved on since it was read."""
+        if self.state(get).epoch == self.plan.epoch:
+            raise AlreadyCommitted
+
+    def write(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], *, kept: bool = False
+    ) -> None:
+        """The step's one atomic write; ``kept``: whether a cache keeps what it writes."""
+        self.shard.write(puts, deletes, self.guard, kept=kept)
+
+    def answer(self) -> Outcome:
+        """The checkpoint of another attempt that was faster."""
+        with self.shard.snapshot() as snapshot:
+            return self.checkpoint(snapshot)
+
+
+@dataclass
+class Deferred:
+    """A step's write that waits."""
+
+    epoch: int
+    level: int
+    write: Callable[[], None]
+
+
+class DeferredWrites:
+    """The writes of a worker that wait for later levels, or for the end of a compact epoch."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Deferred] = []
+
+    def add(self, deferred: Deferred) -> None:
+        """Keeps a write until it is taken."""
+        self._waiting.append(deferred)
+
+    def take(self, epoch: int, first: int = 1) -> list[Deferred]:
+        """The writes of an epoch from level ``first`` on, the last level first.
+
+        Those of older epochs are dropped.
+        """
+        mine = [deferred for deferred in self._waiting if deferred.epoch == epoch]
+        self._waiting = [deferred for deferred in mine if deferred.level < first]
+        taken = [deferred for deferred in mine if deferred.level >= first]
+        return sorted(taken, key=lambda deferred: -deferred.level)
+
+
+def settle(deferred: Iterable[Deferred]) -> None:
+    """Makes writes that have waited; one that another attempt has made already is dropped."""
+    for one in deferred:
+        with suppress(AlreadyCommitted):
+            one.write()
+
+
+def settle_after(store: Store, plan: Plan, levels: Iterable[int], deferred: Sequence[Deferred]) -> bool:
+    """Waits until other levels have committed an epoch, then makes writes; False: they did not commit."""
+    if not await_commits(store, plan, levels, _LONGEST_WAIT):
+        return False
+    settle(deferred)
+    return True
+
+
+def await_commits(store: Store, plan: Plan, levels: Iterable[int], longest: float) -> bool:
+    """Waits until these levels have committed an epoch; False: they have not in ``longest`` seconds."""
+    levels = tuple(levels)
+    give_up = time.monotonic() + longest
+    while not committed(store, plan, levels):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
+
+
+def commit_compact(
+    plan: Plan, deferred: Sequence[Deferred], weak: Sequence[int], deliver: Callable[[], None]
+) -> None:
+    """Commits an epoch that ran in one process; ``deliver`` hands the sinks what is for them.
+
+    ``deferred`` are its writes, those of the last level first.
+    Strong levels commit one after the other, from the first: whoever has acted on productions must find
+    their sender committed. Then the sinks get theirs, and weak levels commit, from the last.
+    """
+    for one in reversed(deferred):
+        if one.level not in weak:
+            try:
+                one.write()
+            except AlreadyCommitted as error:
+                raise EpochMoved(f"epoch {plan.epoch}, level {one.level}") from error
+    deliver()
+    settle(one for one in deferred if one.level in weak)
+
+
+def weak_levels(graph: Graph) -> tuple[int, ...]:
+    """The levels in which no computation wants its productions checkpointed."""
+    return tuple(
+        number
+        for number, names in enumerate(graph.levels, start=1)
+        if not any(graph.nodes[name].strong_productions for name in names)
+    )
+
+
+def committed(store: Store, plan: Plan, levels: Iterable[int]) -> bool:
+    """Whether every interval of these levels has committed an epoch."""
+    for level in levels:
+        for interval in plan.intervals[level - 1]:
+            step = StepCommit(store, plan, level, interval)
+            with step.shard.snapshot() as snapshot:
+                if step.state(snapshot.get).epoch < plan.epoch:
+                    return False
+    return True
+
+
+def touched(store: Store, plan: Plan) -> bool:
+    """Whether something of an epoch is in the store, whoever wrote it."""
+    for level, intervals in enumerate(plan.intervals, start=1):
+        for interval in intervals:
+            with store.shards[interval.shard].snapshot() as snapshot:
+                data = snapshot.get(interval_key(level, interval.first))
+            if data is not None and unpack(data)[1] >= plan.epoch:
+                return True
+    return False
