@@ -14,6 +14,7 @@ from typing import Any
 _TIME_LIMITS = {  # seconds, of a full run
     "field": 5_400,
     "profile": 300,
+    "path": 1_800,
     "throughput": 1_800,
     "latency": 600,
     "lag": 600,
@@ -98,6 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--keys", type=int, help="how many keys (default: 1,000, then 100,000)")
     command.add_argument("--records", type=int, help="how many records (default: 1,000,000)")
     command.add_argument("--flame", action="store_true", help="draw a flame graph too, with py-spy")
+    command = add("path", "what each special case of a record's path wins against the plain way, in turns")
+    command.add_argument("--rounds", type=int, default=7, help="turns of each alternative (default: 7)")
+    command.add_argument("--only", action="append", metavar="NAME", help="this alternative; may be repeated")
+    command.add_argument("--case", action="append", metavar="TEXT", help="cases with this in their name")
     command = add("page", "docs/performance.md from the results of full runs; measures nothing")
     command.add_argument(
         "--check", action="store_true", help="say whether it is up to date, and write nothing"
