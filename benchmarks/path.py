@@ -29,7 +29,7 @@ from millwheel.master.local import LocalExecutor
 from millwheel.model import keys
 from millwheel.model.graph import build
 from millwheel.store.lmdb import LmdbStore
-from millwheel.worker import arrivals, context, inject, keyed, route
+from millwheel.worker import arrivals, inject, keyed, route
 from millwheel.worker.envelope import Columns
 from millwheel.worker.step import Worker
 
@@ -202,7 +202,6 @@ ALTERNATIVES = {
     "no run_plain": Alternative(
         lambda: [(arrivals.Arrivals, "only_stream", lambda self: None)], lambda case: not case.ids
     ),
-    "no _SMALL": Alternative(lambda: [(context, "_SMALL", [])]),
     "no reading of fields": Alternative(
         lambda: [(inject, "_fields", lambda graph, stream: None)],
         lambda case: not case.objects and not case.by_function,

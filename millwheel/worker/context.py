@@ -21,9 +21,6 @@ from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK, Clock
 from millwheel.model.timer import Timer
 from millwheel.store.row import Times
 
-_SMALL = [codecs.pack(number) for number in range(128)]
-"""Counts, which are most of what is produced, as they are packed."""
-
 
 class Output:
     """The productions of one computation on one stream, in columns."""
@@ -207,8 +204,7 @@ class HookContext:
         if not MIN_TIME <= timestamp <= MAX_TIME:
             raise ValueError(f"a production's timestamp is a 64-bit integer, not {timestamp}")
         try:
-            small = type(value) is int and 0 <= value < len(_SMALL)
-            packed = _SMALL[value] if small else self._pack(value)
+            packed = self._pack(value)
         except Exception as error:
             raise CodecError(
                 f"computation {self.node.name!r}, stream {stream!r}: the value cannot be encoded: {error}"
