@@ -25,11 +25,11 @@ import millwheel as mw
 from benchmarks import results
 from benchmarks.pipelines.windows import Windower
 from millwheel.master.driver import Driver
-from millwheel.master.local import LocalExecutor
+from millwheel.master.local_executor import LocalExecutor
 from millwheel.model import keys
 from millwheel.model.graph import build
-from millwheel.store.lmdb import LmdbStore
-from millwheel.worker import arrivals, inject, keyed, route
+from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.worker import inject, route
 from millwheel.worker.envelope import Columns
 from millwheel.worker.step import Worker
 
@@ -195,12 +195,6 @@ ALTERNATIVES = {
     "tablets of each record": Alternative(lambda: [(route, "_distinct", lambda keys: None)]),
     "tablets of distinct keys": Alternative(
         lambda: [(route, "_distinct", dict.fromkeys)], lambda case: case.keys > 1_000
-    ),
-    "no slices of runs (_at)": Alternative(
-        lambda: [(keyed, "at", lambda p, c: map(c.__getitem__, p))], lambda case: _few(case) and not case.ids
-    ),
-    "no run_plain": Alternative(
-        lambda: [(arrivals.Arrivals, "only_stream", lambda self: None)], lambda case: not case.ids
     ),
     "no reading of fields": Alternative(
         lambda: [(inject, "_fields", lambda graph, stream: None)],

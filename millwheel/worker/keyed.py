@@ -26,7 +26,6 @@ from millwheel.worker.context import HookContext, ReturnedValue
 from millwheel.worker.envelope import Columns
 from millwheel.worker.in_order import Ordered
 from millwheel.worker.inbox import Arrivals, SeenIds
-from millwheel.worker.positions import at
 from millwheel.worker.report import NodeReport
 from millwheel.worker.route import diverted
 from millwheel.worker.timer_index import BYTES, ROWS, WATERMARK_TIMERS, Tablets
@@ -261,10 +260,6 @@ class KeyedRun:
         json, ids, digests = arrivals.json, arrivals.ids, arrivals.digests
         new = Record.__new__
         takes_late = self._takes_late
-        only = arrivals.only_stream() or ""
-        lazy = json is not None
-        plain = bool(only) and ids is None and (json is None or not arrivals.decoded)
-        given: list[Any] = values if json is None else json
 
         if context.node.combine is not None:
             from millwheel.worker.combine import runner  # which few pipelines need
@@ -272,25 +267,6 @@ class KeyedRun:
             return runner(
                 context, arrivals, before, budget, self._without_duplicates, takes_late, self._failed_record
             )
-
-        def run_plain(key: str, piece: list[int]) -> None:
-            """Records of one stream, without IDs: as most are."""
-            for value, timestamp in zip(at(piece, given), at(piece, timestamps), strict=True):
-                record = new(Record)  # its constructor would set what most hooks do not ask for
-                if lazy:
-                    record._json = value
-                else:
-                    record.value = value
-                record.key = key
-                record.stream = only
-                record.timestamp = timestamp
-                if timestamp < before:
-                    record.late = True
-                    if not takes_late(record):
-                        continue
-                context.hand = record
-                if (result := hook(record)) is not None:
-                    raise ReturnedValue(result)
 
         def run_records(key: str, mine: list[int]) -> int:
             reached = 0
@@ -301,9 +277,6 @@ class KeyedRun:
                 piece = mine if whole else mine[reached : reached + budget.left]
                 reached += len(piece)
                 budget.left -= len(piece)
-                if plain:
-                    run_plain(key, piece)
-                    continue
                 if digests is not None:
                     piece = self._without_duplicates(digests, streams, piece)
                 for position in piece:

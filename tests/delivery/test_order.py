@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.master.driver import Driver
@@ -22,7 +20,6 @@ from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import decode_row
 from millwheel.worker.envelope import Columns, Section, unpack_section
-from millwheel.worker.positions import at
 from millwheel.worker.route import Router
 from millwheel.worker.step import Worker
 from tests.computations import Hooks, hooks, single, values
@@ -203,12 +200,3 @@ def test_lines_of_json_and_values_meet_in_one_step(
     for index, got in enumerate(found[key] for key in sorted(found)):
         assert [n for n in got if n < 100] == list(range(index, 30, 3))
         assert [n for n in got if n >= 100] == list(range(100 + index, 130, 3))
-
-
-@given(positions=st.sets(st.one_of(st.integers(0, 60), st.integers(200, 400))), runs=st.integers(0, 120))
-def test_what_stands_at_positions_is_found_whether_they_are_runs_or_not(
-    positions: set[int], runs: int
-) -> None:
-    column = list(range(1_000, 1_500))
-    wanted = sorted({*positions, *range(80, 80 + runs)})
-    assert list(at(wanted, column)) == [column[position] for position in wanted]
