@@ -8,5 +8,16 @@ from millwheel.sinks.jsonlines import JsonLines
 from millwheel.sinks.kafka import Kafka
 from millwheel.sinks.parquet import Parquet
 from millwheel.sinks.postgres import Postgres
+from millwheel.sinks.spark_table import SparkTable
 
-__all__ = ["Callback", "Collect", "Delta", "Iceberg", "JsonLines", "Kafka", "Parquet", "Postgres"]
+__all__ = [
+    "Callback",
+    "Collect",
+    "Delta",
+    "Iceberg",
+    "JsonLines",
+    "Kafka",
+    "Parquet",
+    "Postgres",
+    "SparkTable",
+]

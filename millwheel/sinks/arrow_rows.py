@@ -57,6 +57,22 @@ class ArrowRows:
     def encode(self, records: Sequence[Record]) -> bytes:
         """Return the records as a stream of Arrow's IPC format."""
         arrow = import_arrow(self._sink)
+        buffer = io.BytesIO()
+        with arrow.ipc.new_stream(buffer, self.schema) as writer:
+            writer.write_batch(self._batch(records))
+        return buffer.getvalue()
+
+    def encode_parquet(self, records: Sequence[Record]) -> bytes:
+        """Return the records as a Parquet file, which Spark can read."""
+        arrow = import_arrow(self._sink)
+        from pyarrow import parquet
+
+        buffer = io.BytesIO()
+        parquet.write_table(arrow.Table.from_batches([self._batch(records)]), buffer)
+        return buffer.getvalue()
+
+    def _batch(self, records: Sequence[Record]) -> Any:
+        arrow = import_arrow(self._sink)
         times = arrow.array([min(max(record.timestamp, _FIRST), _LAST) for record in records], arrow.int64())
         times = times.cast(arrow.timestamp("us", "UTC"))
         columns: list[Any] = [arrow.array([_text(record.key) for record in records], arrow.string()), times]
@@ -65,10 +81,7 @@ class ArrowRows:
         if not self._fields:
             columns.append(arrow.array([json_text(record.value) for record in records], arrow.string()))
         columns += [self._column(arrow, field, records) for field in self._fields]
-        buffer = io.BytesIO()
-        with arrow.ipc.new_stream(buffer, self.schema) as writer:
-            writer.write_batch(arrow.record_batch(columns, schema=self.schema))
-        return buffer.getvalue()
+        return arrow.record_batch(columns, schema=self.schema)
 
     def _column(self, arrow: Any, field: Any, records: Sequence[Record]) -> Any:
         try:

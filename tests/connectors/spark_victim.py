@@ -85,13 +85,26 @@ def _kafka(spark: SparkSession, source: dict[str, Any]) -> DataFrame:
     return parsed.selectExpr("v.n", "v.k", "v.t")
 
 
-def sinks(config: dict[str, Any]) -> Iterator[mw.Sink]:
+class Batches:
+    """A function for Spark's own writers: a folder for each batch, in the place of one that is there."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        frame.write.mode("overwrite").parquet(f"{self._folder}/batch={batch}")
+
+
+def sinks(config: dict[str, Any], spark: SparkSession) -> Iterator[mw.Sink]:
     """Those that the configuration has."""
     for name, sink in config["sinks"].items():
         if name == "jsonlines":
             yield mw.sinks.JsonLines(sink["folder"], file_size=4_000)
         elif name == "parquet":
             yield mw.sinks.Parquet(sink["folder"], every=0.3)
+        elif name == "spark":
+            staging = f"{sink['folder']}-staged"
+            yield mw.sinks.SparkTable(spark, Batches(sink["folder"]), every=0.5, staging=staging)
         elif name == "callback":
             yield mw.sinks.Callback(Note(sink["folder"]))
         elif name == "delta":
@@ -115,7 +128,7 @@ def main() -> None:
         p.inject(name, injector)
         names.append(name)
     p.add(Echo(), name="C", inputs={name: mw.by("k") for name in names}, outputs=["out"])
-    for sink in sinks(config):
+    for sink in sinks(config, spark):
         p.sink("out", sink)
     closed = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()

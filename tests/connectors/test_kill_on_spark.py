@@ -117,7 +117,8 @@ class World:
         self.sources["python"]["count"] = str(count)
         out = mw.sinks.JsonLines(folder / "jsonlines")
         self._sink("jsonlines", lambda: [record.value["n"] for record in out.records()])
-        self._sink("parquet", self._rows)
+        self._sink("parquet", lambda: self._rows("parquet"))
+        self._sink("spark", lambda: self._rows("spark"))
         self._sink("delta", lambda: _numbers(lakes.delta_rows(folder / "delta")))
         catalog = {
             "type": "sql",
@@ -142,8 +143,8 @@ class World:
         self.sinks[name] = {"folder": str(self.folder / name), **config}
         self.looks[name] = look
 
-    def _rows(self) -> list[int]:
-        table = ds.dataset(self.folder / "parquet", partitioning="hive").to_table()
+    def _rows(self, name: str) -> list[int]:
+        table = ds.dataset(self.folder / name, partitioning="hive").to_table()
         return [json.loads(text)["n"] for text in table["value"].to_pylist()]
 
     def _add_kafka(self, kafka: Broker, jars: str | None) -> None:
