@@ -22,13 +22,13 @@ from millwheel.master.status import Report
 from millwheel.master.watchdog import Watchdog
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
+from millwheel.waking import Waker
 from millwheel.watch.explain import Explanation, explain
 from millwheel.watch.progress import Progress
 
 logger = logging.getLogger("millwheel")
 
-_SHORTEST_WAIT = 0.002  # seconds between polls right after there was work
-_LONGEST_WAIT = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
+_ANSWERED = 0.05  # seconds between checks that there is still somebody to answer
 _MICROSECONDS = 1e6
 _PATIENCE = 30.0  # seconds for the epoch that a stop finds: six times what one may take under a backlog
 _SHOWN_EVERY = 1.0  # seconds between updates in a notebook
@@ -108,6 +108,7 @@ class Job:
         self._until_exhausted = until_exhausted
         self._on_close = on_close
         self._progress = progress
+        self._waker = Waker()
         self._stop = threading.Event()
         self._drain = threading.Event()
         self._error: BaseException | None = None
@@ -192,7 +193,8 @@ class Job:
     def _ask(self, request: _Apply | _Rescale, otherwise: str) -> None:
         """Has something done between two epochs, and waits for it."""
         self._asked.put(request)
-        while not request.done.wait(_LONGEST_WAIT):
+        self._waker.wake()
+        while not request.done.wait(_ANSWERED):
             if not self._thread.is_alive() and not request.done.is_set():
                 self._raise()
                 raise PipelineError(f"the job has ended: {otherwise}")
@@ -216,6 +218,7 @@ class Job:
         """
         if drain:
             self._drain.set()
+            self._waker.wake()
             if timeout is not None:
                 self._watchdog.stop_within(timeout)
         else:
@@ -226,6 +229,7 @@ class Job:
     def ask_to_stop(self, *, timeout: float) -> None:
         """Lets the job end after the epoch that it is in, or after ``timeout`` seconds; does not wait."""
         self._stop.set()
+        self._waker.wake()
         self._watchdog.stop_within(timeout)
 
     def __enter__(self) -> Job:
@@ -234,8 +238,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._watchdog.stop_within(_PATIENCE)
+        self.ask_to_stop(timeout=_PATIENCE)
         self._thread.join()
         if error is None:
             self._raise()
@@ -375,10 +378,14 @@ class Job:
             driver.observer.follow(driver)
         self._driver, self._executor = driver, self._watchdog.watched(executor)
         self._requests.follow(driver.sequencer)
+        self._follow_injectors()
         used.close()
 
+    def _follow_injectors(self) -> None:
+        self._waker.follow(source.injector for source in self._driver.base.sources)
+
     def _loop(self) -> None:
-        wait = _SHORTEST_WAIT
+        self._follow_injectors()
         while not self._stop.is_set():
             while not self._asked.empty():
                 asked = self._asked.get()
@@ -395,6 +402,7 @@ class Job:
             if self._driver.caught_up:
                 self._become(self._driver.base)
             driver = self._driver
+            self._waker.begin()
             plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
             if plan is None and self._until_exhausted and driver.ended:
                 self._publish()  # the report has the watermarks that this run ended with, the store others
@@ -402,13 +410,12 @@ class Job:
                 return
             if plan is not None:
                 driver.run(plan, self._executor)
-                wait = _SHORTEST_WAIT
+                self._waker.worked()
                 self._publish()
                 continue
             self._publish()
             until_wall = (driver.authority.next_wall - driver.now()) / _MICROSECONDS
-            self._stop.wait(max(min(wait, until_wall), 0.0))
-            wait = min(wait * 2, _LONGEST_WAIT)
+            self._waker.rest(until_wall)
         self._publish()
 
     def _publish(self) -> None:

@@ -17,6 +17,7 @@ from millwheel.injectors import creation_time, lines, parquet, units
 from millwheel.injectors.csv_rows import Layout, Types
 from millwheel.injectors.file_identity import Identity
 from millwheel.injectors.folder import Folder, is_gzip
+from millwheel.injectors.inotify import Watch
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
 
@@ -134,6 +135,21 @@ class Files(Injector):
         if self._watermark == "events":
             self.slack = _FOLLOWED_SLACK if self._wanted_slack is None else self._wanted_slack
         self._folder = Folder(self._pattern, self._form, may_grow=follow, named=self._layout.header is None)
+
+    def notify(self, wake: Callable[[], None]) -> bool:
+        self.close()
+        if self.bounded:
+            return False
+        try:
+            self._folder.watch = Watch(self._pattern, wake)
+        except OSError:  # it is not there yet, or is none of this machine: it is polled
+            return False
+        return True
+
+    def close(self) -> None:
+        watch, self._folder.watch = self._folder.watch, None
+        if watch is not None:
+            watch.close()
 
     def poll(self) -> Mapping[str, Offset]:
         return self._folder.look()

@@ -8,13 +8,16 @@ import stat as modes
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors import parquet
 from millwheel.injectors.file_identity import Identity, identify, unpacked_size
+from millwheel.injectors.inotify import Watch
 
 _TAIL = 1 << 16  # bytes looked at for the last line end of a file that may still grow
 _MANY = 1_000  # files: of more than that, two looks are
+_ALL_EVERY = 1.0  # seconds between looks at all files of a folder that is watched
 _PAUSE = 10  # times the length of the first apart, so that a folder of 10,000 does not keep a core busy
 
 
@@ -45,8 +48,15 @@ class Folder:
         self._seen: dict[str, int] | None = None
         self._again = 0.0
         self._packed: dict[tuple[int, int], str] = {}
+        self._all_at = 0.0
+        self.watch: Watch | None = None
+        """Reports which files have changed, where the folder is watched."""
         self.files: dict[str, File] = {}
         """By the name of the partition."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a task needs."""
+        return {**self.__dict__, "watch": None}
 
     def committed(self, name: str, offset: int | None) -> None:
         """Told how far a file has been read, by this driver or a former one."""
@@ -61,6 +71,8 @@ class Folder:
 
     def look(self) -> dict[str, int]:
         """By file: how far it may be read. Files that cannot grow are looked at once."""
+        if self._seen is not None and self.watch is not None and self._look_at_changes(self.watch):
+            return self._seen
         if self._seen is not None and (not self._may_grow or time.monotonic() < self._again):
             return self._seen
         started = time.perf_counter()
@@ -74,8 +86,33 @@ class Folder:
             self._add(path, found[path])
         self._seen = {name: file.end for name, file in self.files.items() if file.end}
         took = time.perf_counter() - started
-        self._again = time.monotonic() + took * _PAUSE if len(found) > _MANY else 0.0
+        now = time.monotonic()
+        self._again = now + took * _PAUSE if len(found) > _MANY else 0.0
+        self._all_at = now + max(_ALL_EVERY, took * _PAUSE)
         return self._seen
+
+    def _look_at_changes(self, watch: Watch) -> bool:
+        """Looks at the files that were written since the last look; False: all must be looked at.
+
+        A look at 600 files takes 4 ms, and at one of them 0.02 ms.
+        """
+        changed = watch.changes()
+        if changed is None or time.monotonic() >= self._all_at:
+            return False
+        found = {path: stat for path in sorted(changed) if (stat := _stat(path)) is not None}
+        by_path = {file.path: file for file in self.files.values()} if found else {}
+        places = {file.identity.place for file in by_path.values()}
+        for path, stat in found.items():
+            file = by_path.get(path)
+            place = (stat.st_ino, stat.st_dev)
+            known = file is not None and file.identity.place == place
+            if not known and (file is not None or place in places or is_gzip(path) or place in self._packed):
+                return False  # renamed, linked, replaced or packed: it is compared with all others
+        for path in self._match(found):
+            self._add(path, found[path])
+        if found:
+            self._seen = {name: file.end for name, file in self.files.items() if file.end}
+        return True
 
     def _found(self) -> dict[str, os.stat_result]:
         """The files that there are, each under one of its names: links are no further files."""
@@ -163,6 +200,8 @@ class Folder:
             file.size, file.changed = stat.st_size, stat.st_mtime_ns
 
     def _add(self, path: str, stat: os.stat_result) -> None:
+        if self.watch is not None and (stat.st_nlink > 1 or os.path.islink(path)):
+            self.watch.lose()  # it may be written under another name, elsewhere
         form = self._form(path)
         if form == "parquet":
             identity = identify(path, stat, stat.st_size, None)

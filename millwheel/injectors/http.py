@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
@@ -92,6 +92,7 @@ class Http(Injector):
         self._length = _LINE
         self._log: Log | None = None
         self._server: LimitedServer | None = None
+        self._wake: Callable[[], None] = _nobody
         self.slack = slack
         self.idle_after = idle_after
         self.id_retention = id_retention
@@ -101,7 +102,7 @@ class Http(Injector):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs: where the log is, and not the token."""
-        return {**self.__dict__, "_log": None, "_server": None, "_token": None}
+        return {**self.__dict__, "_log": None, "_server": None, "_token": None, "_wake": _nobody}
 
     @property
     def port(self) -> int:
@@ -118,6 +119,10 @@ class Http(Injector):
             self._log.close()
             raise InputError(f"{self!r}: it cannot listen there ({error})") from error
         threading.Thread(target=self._server.serve_forever, name="millwheel-http", daemon=True).start()
+
+    def notify(self, wake: Callable[[], None]) -> bool:
+        self._wake = wake
+        return True
 
     def close(self) -> None:
         if self._server is not None:
@@ -198,6 +203,7 @@ class Http(Injector):
             except InputError as error:
                 raise BadLine(f"{error} (to the injector Http)") from None
         self._log.append(b"".join(lines))
+        self._wake()
         self._length = max(sum(map(len, lines)) // len(lines), 1)
         return len(records)
 
@@ -240,6 +246,10 @@ class Http(Injector):
         if "Content-Type" in headers and kind not in _TYPES and not kind.endswith("+json"):
             reason = f"the body is {kind}: send JSON with Content-Type: application/json (curl --json)"
             raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
+
+
+def _nobody() -> None:
+    """Nobody waits for records."""
 
 
 def _handler(injector: Http) -> type[Handler]:

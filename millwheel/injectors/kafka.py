@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from millwheel.errors import InputError
 from millwheel.injectors import units
+from millwheel.injectors.kafka_wait import Waiter
 from millwheel.injectors.messages import Convert, Converter, Cursor
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.secrets import hide, is_secret
@@ -95,6 +96,7 @@ class Kafka(Injector):
     def _begin(self) -> None:
         self._client: Any = None
         self._consumer: Any = None
+        self._waiter: Waiter | None = None
         self._partitions: list[tuple[str, int]] = []
         self._looked = 0.0
         self._away_since: float | None = None
@@ -109,7 +111,7 @@ class Kafka(Injector):
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs: no client, and nothing that only the driver knows."""
         state = dict(self.__dict__)
-        for name in ("_client", "_consumer", "_lows", "_firsts", "_ends", "_read", "_partitions"):
+        for name in ("_client", "_consumer", "_waiter", "_lows", "_firsts", "_ends", "_read", "_partitions"):
             state.pop(name)
         return state
 
@@ -139,7 +141,16 @@ class Kafka(Injector):
         except kafka.KafkaException as error:
             raise self._error(error) from None
 
+    def notify(self, wake: Callable[[], None]) -> bool:
+        if self.bounded or self._waiter is not None:
+            return False
+        self._waiter = Waiter(import_kafka(), self._config(), wake)
+        return True
+
     def close(self) -> None:
+        if self._waiter is not None:
+            self._waiter.close()
+            self._waiter = None
         if self._consumer is not None:
             self._consumer.close()
         self._client = self._consumer = None
@@ -162,8 +173,11 @@ class Kafka(Injector):
             try:
                 if time.monotonic() - self._looked > _LOOK_EVERY:
                     self._look()
+                before = dict(self._ends)
                 self._ask()
                 self._away_since = None
+                if self._waiter is not None and self._ends == before:
+                    self._waiter.arm({_parse(name): end for name, end in before.items()})
             except kafka.KafkaException as error:
                 self._away(error)
                 if self.bounded:  # a run that does not know where the topic ends cannot begin

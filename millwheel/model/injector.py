@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from millwheel.model.record import Record, RecordId, decode_json
@@ -89,6 +89,14 @@ class Injector:
         ``origin`` names the store, ``name`` this injector in the pipeline: together they are the same after a
         restart, and nowhere else.
         """
+
+    def notify(self, wake: Callable[[], None]) -> bool:
+        """Called on the driver after `begin`: ``wake`` is to be called when `poll` has something new.
+
+        Any thread may call it, also in vain. True: it is always called, so that an idle pipeline polls
+        seldom; False, the default: the injector is polled every few milliseconds.
+        """
+        return False
 
     def run_begins(self) -> None:
         """Called on the driver before the first poll of a run, after `commit` has told what was read before.

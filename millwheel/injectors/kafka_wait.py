@@ -1,0 +1,90 @@
+"""Waits for messages of Kafka, so that the driver need not ask the brokers again and again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+logger = logging.getLogger("millwheel.kafka")
+
+_FETCH_KB = 16  # that are fetched ahead: the messages are read elsewhere, here it matters that they come
+_WAIT_MS = 500  # that a broker waits for a message; a new one is answered at once
+_CHECK_EVERY = 0.2  # seconds between checks whether the wait is still wanted
+_AGAIN = 0.1  # seconds after an error
+
+Places = Mapping[tuple[str, int], int]
+"""By topic and partition: the offset behind the last message that is known."""
+
+
+class Waiter:
+    """Calls once when a message comes behind the offsets that it was last given, in a thread of its own."""
+
+    def __init__(self, kafka: Any, config: Mapping[str, Any], wake: Callable[[], None]) -> None:
+        self._kafka = kafka
+        self._consumer = kafka.Consumer(
+            {
+                **config,
+                "enable.partition.eof": False,
+                "fetch.wait.max.ms": _WAIT_MS,
+                "queued.max.messages.kbytes": _FETCH_KB,
+                "fetch.message.max.bytes": _FETCH_KB << 10,
+            },
+            logger=logger,
+        )
+        self._wake = wake
+        self._lock = threading.Condition()
+        self._wanted: Places | None = None
+        self._armed: Places | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="millwheel-kafka", daemon=True)
+        self._thread.start()
+
+    def arm(self, places: Places) -> None:
+        """Waits behind these offsets, unless it does already."""
+        with self._lock:
+            if self._armed != places:
+                self._wanted = self._armed = dict(places)
+                self._lock.notify()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._lock.notify()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while (places := self._next()) is not None:
+            try:
+                at = [self._kafka.TopicPartition(*place, offset) for place, offset in places.items()]
+                self._consumer.assign(at)
+                while not self._interrupted():
+                    message = self._consumer.poll(_CHECK_EVERY)
+                    if message is not None and message.error() is None:
+                        self._came()
+                        break
+            except (
+                self._kafka.KafkaException
+            ) as error:  # brokers that are away: the driver polls all the same
+                logger.debug("messages cannot be waited for: %s", error)
+                threading.Event().wait(_AGAIN)
+
+    def _next(self) -> Places | None:
+        with self._lock:
+            while self._wanted is None and not self._closed:
+                self._lock.wait()
+            found, self._wanted = self._wanted, None
+            return None if self._closed else found
+
+    def _interrupted(self) -> bool:
+        with self._lock:
+            return self._closed or self._wanted is not None
+
+    def _came(self) -> None:
+        """A message is there. What follows is not fetched until somebody waits again."""
+        self._consumer.unassign()
+        with self._lock:
+            self._armed = self._wanted
+        self._wake()
