@@ -16,6 +16,7 @@ from millwheel.master.topology import design_of
 from millwheel.model.codec import unpack
 from millwheel.model.computation import Computation
 from millwheel.model.derived import public_name
+from millwheel.model.folding import folding_of
 from millwheel.model.graph import Graph
 from millwheel.model.keys import key_text
 from millwheel.model.names import SourceName
@@ -23,6 +24,7 @@ from millwheel.model.replay import to_replay
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after, check_format, row_prefix
 from millwheel.store.row import decode_row
+from millwheel.store.windows import OTHER_FORM, is_window, other_form
 
 logger = logging.getLogger("millwheel")
 
@@ -257,13 +259,16 @@ class _Refusals:
     def _check_state(self, name: str, computation: Computation) -> None:
         """A codec that cannot read the stored state, or a version that cannot take it over."""
         prefix = row_prefix(self.numbers[name])
+        folding = folding_of(computation)
         for shard in self.store.shards:
             with shard.snapshot() as snapshot:
+                if other_form(snapshot, self.numbers[name], folding):
+                    raise PipelineError(OTHER_FORM.format(name))
                 for (key, value), _ in zip(
                     snapshot.scan(prefix, after(prefix)), range(_SAMPLED), strict=False
                 ):
                     row = decode_row(value)
-                    if row.state is not None:
+                    if row.state is not None and not is_window(key[len(prefix) :]):
                         probe = copy.copy(computation)
                         probe.key = row.key if row.key is not None else key_text(key[len(prefix) + 8 :])
                         self._check_row(name, probe, row.state, row.version)

@@ -33,9 +33,10 @@ class Aggregate:
     """Whether it may do without a field, and take whole values."""
 
     def __init__(self, field: Field | None) -> None:
-        self._read: Callable[[Any], Any] | None = None
+        self.read: Callable[[Any], Any] | None = None
+        """Reads the field; None where whole records are taken."""
         if field is not None or not self.takes_whole:
-            self._read = reader(field, f"agg.{type(self).__name__.lower()}")
+            self.read = reader(field, f"agg.{type(self).__name__.lower()}")
 
     def create(self) -> Any:
         """What there is before any value."""
@@ -43,8 +44,8 @@ class Aggregate:
 
     def add(self, so_far: Any, value: Any, timestamp: int) -> Any:
         """What there is with a further record."""
-        if self._read is not None:
-            value = self._read(value)
+        if self.read is not None:
+            value = self.read(value)
             if value is None:
                 return so_far
         return self.fold(so_far, value, timestamp)

@@ -326,7 +326,7 @@ class Windowed:
         shape = Shape(name, aggregates, self._lateness, self._early)
         stream = self._stream
         stream._pipeline.add(
-            windows(self._window, shape),
+            windows(self._window, shape, self._late),
             inputs={stream.name: stream._extractor},
             outputs=[name],
             name=name,

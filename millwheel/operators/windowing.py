@@ -13,9 +13,11 @@ from typing import Any
 
 from millwheel.model.codec import pack, unpack
 from millwheel.model.computation import Computation
+from millwheel.model.folding import Folding
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, WALL
 from millwheel.model.timer import Timer
+from millwheel.operators.foldings import folding
 from millwheel.operators.folds import Aggregate
 from millwheel.operators.windows import Fixed, Session
 
@@ -73,9 +75,11 @@ class Shape:
 class PlainWindows(Computation):
     """Tumbling or sliding windows, each emitted once: state is {start: aggregates}."""
 
-    def __init__(self, window: Fixed, shape: Shape) -> None:
+    def __init__(self, window: Fixed, shape: Shape, folding: Folding | None = None) -> None:
+        """With a ``folding`` the engine keeps them as columns, and calls no hook."""
         self._window = window
         self._shape = shape
+        self._folding = folding
 
     def process_record(self, record: Record) -> None:
         """Adds a record to its windows."""
@@ -294,8 +298,11 @@ class Sessions(_Revised):
         return self._shape.by_window and last + self._gap + self._shape.lateness > self.low_watermark
 
 
-def windows(window: Fixed | Session, shape: Shape) -> Computation:
+def windows(window: Fixed | Session, shape: Shape, late: str = "drop") -> Computation:
     """The computation of a kind of window."""
     if isinstance(window, Session):
         return Sessions(window, shape)
-    return RevisedWindows(window, shape) if shape.revised else PlainWindows(window, shape)
+    if shape.revised:
+        return RevisedWindows(window, shape)
+    columns = shape.keyed and shape.by_window and late == "drop"
+    return PlainWindows(window, shape, folding(window, shape.stream, shape.aggregates) if columns else None)

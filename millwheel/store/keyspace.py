@@ -5,6 +5,7 @@ found by the fingerprint and the text of the key; a text too long for a store's 
 cryptographic digest, and stands in the row.
 
     R computation fingerprint key                 a key's row: state, timers, holds
+    R computation tablet zeros fe start           a window's row: keys and their aggregates (store/windows.py)
     T computation tablet kind time fingerprint key  a key's earliest timer or hold, by time
     I computation digest                          a record ID that was seen
     G computation expiry epoch tablet             the IDs of one epoch, to be forgotten together

@@ -28,9 +28,9 @@ from millwheel.model.sink import Sink
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.sinks.collect import Collect
-from millwheel.store.keyspace import row_prefix, row_suffix
 from millwheel.store.memory import MemoryStore
-from millwheel.store.row import Row, decode_row
+from millwheel.store.row import Row
+from millwheel.store.windows import find_row
 from millwheel.watch.explain import Explanation, explain
 from millwheel.worker.step import Worker
 
@@ -255,8 +255,7 @@ class Harness:
         shards = self._store.shards
         shard = shards[tablet(key) * len(shards) // 64]
         with shard.snapshot() as snapshot:
-            data = snapshot.get(row_prefix(self._driver.numbers[computation]) + row_suffix(key))
-        return decode_row(data) if data is not None else None
+            return find_row(snapshot, self._driver.numbers[computation], key)
 
     @contextmanager
     def _call(self) -> Iterator[None]:

@@ -25,13 +25,14 @@ from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts
 from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph, build
-from millwheel.model.keys import TABLETS, key_text
+from millwheel.model.keys import TABLETS
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.memory import MemoryShard, MemoryStore
-from millwheel.store.row import Row, decode_row
+from millwheel.store.row import Row
 from millwheel.store.tools.check import check as check_store
+from millwheel.store.windows import by_key
 from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
 from millwheel.testing.outcome import Simulated, compare
 from millwheel.testing.stale import go_on
@@ -433,9 +434,7 @@ def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
         for shard in world.base.shards:
             with shard.snapshot() as snapshot:
                 entries = list(snapshot.scan(prefix, after(prefix)))
-            for entry, value in entries:
-                row = decode_row(value)
-                key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
+            for key, row in by_key(entries, prefix):
                 rows[name][key] = row
                 if row.state is not None:
                     states[name][key] = node.computation.codec.decode(row.state)

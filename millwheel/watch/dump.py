@@ -13,14 +13,15 @@ from typing import Any
 
 from millwheel.model.codec import Codec, unpack
 from millwheel.model.json_form import plain
-from millwheel.model.keys import TABLETS, key_text
+from millwheel.model.keys import TABLETS
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.time import SECOND
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.open import open_to_read
 from millwheel.store.reorder_rows import pieces
-from millwheel.store.row import Row, decode_row
+from millwheel.store.row import Row
+from millwheel.store.windows import by_key
 from millwheel.watch.history import COUNTED, KEPT
 from millwheel.watch.key_view import codecs_of, decoded
 from millwheel.watch.view import Viewer
@@ -112,9 +113,7 @@ def _rows(store: Store, tablets: Iterable[int]) -> Iterator[tuple[int, str, str,
         numbers: dict[str, int] = unpack(journal.get(b"numbers") or b"\x80")
     for tablet in tablets:
         for name, number in numbers.items():
-            for suffix, data in _tablet(store, number, tablet):
-                row = decode_row(data)
-                key = row.key if row.key is not None else key_text(suffix[8:])
+            for key, row in by_key(_tablet(store, number, tablet), row_prefix(number)):
                 yield tablet, name, _text(key), row
 
 
@@ -122,8 +121,7 @@ def _tablet(store: Store, number: int, tablet: int) -> Iterator[tuple[bytes, byt
     prefix = row_prefix(number)
     stop = after(prefix) if tablet == TABLETS - 1 else prefix + bytes(((tablet + 1) << 2,))
     with store.shards[tablet * len(store.shards) // TABLETS].snapshot() as snapshot:
-        for key, data in snapshot.scan(prefix + bytes((tablet << 2,)), stop):
-            yield key[len(prefix) :], data
+        yield from snapshot.scan(prefix + bytes((tablet << 2,)), stop)
 
 
 def export(where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:

@@ -26,6 +26,7 @@ from millwheel.store.keyspace import (
     timer_prefix,
 )
 from millwheel.store.row import decode_row
+from millwheel.store.windows import WindowRow, is_window
 
 # Where an interval's mark has them, in the journal.
 _NEXT_TIMER, _OLDEST_HOLD, _MORE_DUE, _LEFT = 3, 5, 6, 9
@@ -172,7 +173,10 @@ class _Walk:
         if data is None:
             return None
         row = decode_row(data)
-        key = row.key if row.key is not None else key_text(suffix[8:])
+        if is_window(suffix) and row.state is not None:
+            key = WindowRow.from_bytes(row.state).keys[0]
+        else:
+            key = row.key if row.key is not None else key_text(suffix[8:])
         times = row.holds if kind == KIND_HOLD else row.timers
         tag = min(times, key=lambda tag: (times[tag], tag))
         return times[tag], key, tag, tablet

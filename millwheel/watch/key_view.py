@@ -1,6 +1,7 @@
 """One key of one computation: its state, its timers, its holds, its records that wait.
 
-Two reads, however large the store; where records wait in its tablet, those.
+Two reads, however large the store; where records wait in its tablet, those; of windows that are kept as
+columns, the open ones of its tablet.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from millwheel.model.keys import TABLETS, tablet
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Snapshot, Store
-from millwheel.store.keyspace import counters_key, row_prefix, row_suffix
+from millwheel.store.keyspace import counters_key
 from millwheel.store.reorder_rows import of_key
-from millwheel.store.row import decode_row
+from millwheel.store.windows import find_row
 from millwheel.worker.timer_index import WAITING, counters_of
 
 _MOST_WAITING = 100  # records of a key that are shown
@@ -62,11 +63,10 @@ def inspect(
     place = tablet(key)
     shard = place * len(store.shards) // TABLETS
     with store.shards[shard].snapshot() as rows:
-        data = rows.get(row_prefix(known[computation]) + row_suffix(key))
+        row = find_row(rows, known[computation], key)
         waiting = _waiting(rows, known[computation], place, key)
-    if data is None:
+    if row is None:
         return KeyView(computation, key, False, place, shard, waiting=waiting)
-    row = decode_row(data)
     timers = [{"tag": tag, "time": time, "clock": WATERMARK} for tag, time in row.timers.items()]
     timers += [{"tag": tag, "time": time, "clock": WALL} for tag, time in row.wall.items()]
     holds = [{"tag": tag, "time": time} for tag, time in row.holds.items()]

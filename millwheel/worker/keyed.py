@@ -129,9 +129,9 @@ class KeyedRun:
             except UserCodeError:
                 raise
             except Exception as error:
-                raise self._user_error(error) from error
-        if report.hot and report.hot[1] * _HOT_SHARE < len(arrivals.keys):
-            report.hot = []
+                raise user_error(context, error) from error
+        if report.hot:
+            report.hot = hot_key(report.hot[0], report.hot[1], len(arrivals.keys))
         self.left.sort()  # as they came
         report.left = len(self.left)
         report.records += len(arrivals.keys) - report.left - report.duplicates
@@ -143,6 +143,10 @@ class KeyedRun:
         for output in context.outputs.values():
             if output.timestamps and min(output.timestamps) < low:
                 report.produced_late += sum(time < low for time in output.timestamps)
+
+    def weights(self, weights: dict[int, list[int]]) -> dict[int, list[int]]:
+        """The counts of records by tablet, which are those of what arrived."""
+        return weights
 
     def _run_keys(
         self,
@@ -407,25 +411,31 @@ class KeyedRun:
         columns = diverted(record, message, error)
         self.diverted.append((self._context.node.name + ERRORS_SUFFIX, columns))
 
-    def _user_error(self, error: Exception) -> UserCodeError:
-        name, key, hand = self._context.node.name, self._context.key, self._context.hand
-        if isinstance(error, MillWheelError):
-            message = str(error)  # ours: it says where it happened
-        else:
-            where = "process_timer" if isinstance(hand, Timer) else "process_record"
-            raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
-            message = (
-                f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}; it had "
-                f"{shorten(hand)}"
-            )
-        return UserCodeError(
-            message,
-            computation=name,
-            key=key,
-            record=hand,
-            cause=error,
-            details="".join(traceback.format_exception(error)),
+
+def hot_key(key: str, records: int, total: int) -> list[Any]:
+    """The key with the most records, where it has a good part of an interval's; otherwise nothing."""
+    return [key, records] if records > 1 and records * _HOT_SHARE >= total else []
+
+
+def user_error(context: HookContext, error: Exception) -> UserCodeError:
+    """What a hook raised, with the computation, the key and the record or timer in hand."""
+    name, key, hand = context.node.name, context.key, context.hand
+    if isinstance(error, MillWheelError):
+        message = str(error)  # ours: it says where it happened
+    else:
+        where = "process_timer" if isinstance(hand, Timer) else "process_record"
+        raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
+        message = (
+            f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}; it had {shorten(hand)}"
         )
+    return UserCodeError(
+        message,
+        computation=name,
+        key=key,
+        record=hand,
+        cause=error,
+        details="".join(traceback.format_exception(error)),
+    )
 
 
 _Others = tuple[tuple[int | None, int], tuple[int | None, int]]

@@ -15,6 +15,7 @@ from itertools import islice
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import KIND_HOLD, KIND_WATERMARK, row_prefix
 from millwheel.store.row import row_parts
+from millwheel.store.windows import is_window, keys_in
 from millwheel.watermark.percentile import ALL, Pending, rest
 from millwheel.worker.reorder_buffer import Waiting, waiting_times
 from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WATERMARK_TIMERS, Tablets
@@ -75,9 +76,13 @@ def _times(
         stored = [prefix + suffix for _, _, suffix in chunk if prefix + suffix not in written]
         rows = {**dict(zip(stored, snapshot.get_each(stored), strict=True)), **written}
         for _, kind, suffix in chunk:
-            _, timers, _, held, _ = row_parts(rows[prefix + suffix])
+            state, timers, _, held, _ = row_parts(rows[prefix + suffix])
             for time in (timers if kind == KIND_WATERMARK else held).values():
                 heapq.heappush(waiting, time)
+            if is_window(suffix):  # its end counts once for each of its keys
+                for time in timers.values():
+                    for _ in range(keys_in(state) - 1):
+                        heapq.heappush(waiting, time)
         last = chunk[-1][0]
         while waiting and waiting[0] < last:  # what comes later is at or behind it
             yield heapq.heappop(waiting)

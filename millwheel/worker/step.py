@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from millwheel.model.codec import pack
+from millwheel.model.folding import folding_of
 from millwheel.model.graph import Graph
 from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME, MIN_TIME
@@ -60,6 +61,7 @@ from millwheel.worker.timer_index import Tablets, counters_range
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
+    from millwheel.worker.window_run import WindowRun
 
 _FORGET = 4  # logs of IDs forgotten in one step for each that it may add: so it keeps up, and catches up
 
@@ -262,6 +264,11 @@ class _Attempt:
         until = MIN_TIME if waits and in_order else now_at
         limit = None if plan.ends_holds else plan.due_limit
         waiting, bound = take_up(number, snapshot, tablets, until, limit, in_order=in_order)
+        folding = folding_of(context.computation)
+        blobs: list[bytes] = []
+        if folding is not None:  # a section without records has partial aggregates of them
+            blobs = [blob for section in sections if not section.keys for blob in section.values() or ()]
+            sections = [section for section in sections if section.keys]
         streams = [(section, graph.edges[section.edge].stream) for section in sections]
         arrivals, waited = gather(number, mine, snapshot, streams, waiting)
         for edge in worker._edges[name]:
@@ -277,19 +284,27 @@ class _Attempt:
             self.reading.at(number, now_at)
         context.reset()
         worker.activity.enter(lambda: name, context)
-        run = KeyedRun(
-            context,
-            number,
-            before,
-            bound,
-            plan.lows.get(name, MIN_TIME),
-            plan.now,
-            seen,
-            tablets,
-            self._budget,
-            fires=not waits,
-            wall_bound=bound if bound < now_at else MAX_TIME,
-        )
+        low_before = plan.lows.get(name, MIN_TIME)
+        run: KeyedRun | WindowRun
+        if folding is None:
+            run = KeyedRun(
+                context,
+                number,
+                before,
+                bound,
+                low_before,
+                plan.now,
+                seen,
+                tablets,
+                self._budget,
+                fires=not waits,
+                wall_bound=bound if bound < now_at else MAX_TIME,
+            )
+        else:
+            from millwheel.worker.window_run import WindowRun  # with NumPy, which most pipelines do without
+
+            run = WindowRun(context, number, before, bound, low_before, seen, tablets, self._budget)
+            run.take(folding, blobs, fires=not waits)
         report = run.report
         ordered = Ordered(arrivals, before, bound) if in_order else None
         if plan.ends_holds:
@@ -299,6 +314,7 @@ class _Attempt:
             self._deletes += ended.deletes
         else:
             if ordered is not None and waiting is not None:
+                assert isinstance(run, KeyedRun)
                 run.admit(ordered, waiting.spans())
             run.run(snapshot, arrivals, plan.due_limit, worker._order, ordered)
         report.more_due |= bound < now_at and not waits
@@ -336,7 +352,7 @@ class _Attempt:
             self._pending[name] = [report.percentiles, report.pending]
         report.counters = tablets.totals()
         if plan.weigh:
-            report.weights = tablets.weights(arrivals.keys)
+            report.weights = run.weights(tablets.weights(arrivals.keys))
         report.ids_filtered, report.ids_read = seen.filtered, seen.read
         if self.reading is not None:
             report.rows_cached, report.rows_read = self.reading.counts(number)

@@ -6,13 +6,12 @@ from collections import Counter
 from typing import Any
 
 from millwheel.model.codec import pack, unpack
-from millwheel.model.keys import key_text
 from millwheel.model.record import Record
 from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after, row_prefix
-from millwheel.store.row import decode_row
 from millwheel.store.tools.check import check
+from millwheel.store.windows import by_key
 from millwheel.watermark.percentile import variant
 from tests.differential.case import Case, NodeSpec, Step
 from tests.differential.engine import Engine
@@ -171,9 +170,7 @@ def _rows(store: Store, numbers: dict[str, int]) -> dict[str, dict[str, Any]]:
         prefix = row_prefix(number)
         for shard in store.shards:
             with shard.snapshot() as snapshot:
-                for entry, value in snapshot.scan(prefix, after(prefix)):
-                    row = decode_row(value)
-                    key = row.key if row.key is not None else key_text(entry[len(prefix) + 8 :])
+                for key, row in by_key(snapshot.scan(prefix, after(prefix)), prefix):
                     state = None if row.state is None else unpack(row.state)
                     mine[key] = (state, row.timers, row.wall, row.holds)
     return found

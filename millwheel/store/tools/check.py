@@ -33,6 +33,7 @@ from millwheel.store.keyspace import (
 )
 from millwheel.store.reorder_rows import Waiters
 from millwheel.store.row import Row, decode_row
+from millwheel.store.windows import END, WindowRow, is_window, window_of
 
 _UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
 
@@ -130,6 +131,8 @@ class _ShardCheck:
             self._problem(f"{name} lies in tablet {tablet}, which is another shard's")
         try:
             row = decode_row(value)
+            if is_window(suffix):
+                return self._window(number, suffix, row, len(value), name)
             right = row_suffix(row.key if row.key is not None else key_text(suffix[8:])) == suffix
         except _UNREADABLE as error:
             self._problem(f"{name} cannot be read ({error})")
@@ -139,6 +142,24 @@ class _ShardCheck:
                 f"{name} is not where its key belongs (fingerprint {fingerprint(suffix[8:]).hex()})"
             )
         return self._count(number, tablet, suffix, row, len(value), name)
+
+    def _window(self, number: int, suffix: bytes, row: Row, size: int, name: str) -> int:
+        """The row of a window: its end counts once for each of its keys."""
+        place, start = window_of(suffix)
+        found = WindowRow.from_bytes(row.state or b"")
+        self._findings.counts["keys in windows"] += len(found.keys)
+        lengths = {len(column.objects()) for column in found.columns} | {len(set(found.keys))}
+        if found.start != start or row.timers != {END: found.end} or row.wall or row.holds:
+            self._problem(f"{name} is not where its window belongs, or has other timers than its end")
+        if lengths != {len(found.keys)} or not found.keys:
+            self._problem(f"{name} has columns of another length than its keys, no key, or one twice")
+        if any(row_suffix(key)[0] >> 2 != place for key in found.keys):
+            self._problem(f"{name} has a key of another tablet")
+        more = len(found.keys) - 1
+        self._findings.counts["watermark timers"] += more
+        entries = self._count(number, place, suffix, row, size, name)
+        self._counters[number, place][2 + KIND_WATERMARK] += more
+        return entries
 
     def _count(self, number: int, tablet: int, suffix: bytes, row: Row, size: int, name: str) -> int:
         counters = self._counters.setdefault((number, tablet), list(_NO_COUNTS))

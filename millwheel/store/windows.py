@@ -1,0 +1,224 @@
+"""Rows of windows: the keys of one tablet and window, and their aggregates as columns.
+
+Such a row stands among the rows of keys, under a suffix that no key has: the tablet, and the start of the
+window. It has one timer, the window's end, which counts once for each of its keys. So all that holds for rows
+(the timer index, the counters, the cache, checksums, copies) holds for it; who wants keys sees them through
+`by_key`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from millwheel.errors import StoreError
+from millwheel.model import codec as codecs
+from millwheel.model.codec import pack_plain, unpack
+from millwheel.model.folding import Folding
+from millwheel.model.keys import TABLETS, key_text, tablet
+from millwheel.store.base import Snapshot
+from millwheel.store.keyspace import after, row_prefix, row_suffix, time_bytes, time_of
+from millwheel.store.row import Row, decode_row
+
+END: Final = "end"
+"""The tag of a window's timer."""
+
+_MARK = b"\xfe"  # where a key's text begins: never a byte of UTF-8, and not that of a long key
+_PLACE = 8  # bytes before it: the tablet where a key has its fingerprint, and zeros
+_SUFFIX = _PLACE + 1 + 8
+_CODES: dict[str, type] = {"q": int, "d": float}
+OBJECTS: Final = "o"
+"""The code of a column that is no array: of what its aggregate's own functions made."""
+
+
+class StoredColumn(NamedTuple):
+    """One aggregate of each key, as it is stored.
+
+    ``data`` are 64-bit numbers by ``code``, and ``counts`` of how many values each was made; of a count there
+    are no ``counts``. Of `OBJECTS`, ``data`` is the list of what is so far, through the codec of states.
+    """
+
+    kind: str
+    code: str
+    data: bytes
+    counts: bytes | None
+
+    def objects(self) -> list[Any]:
+        """What is so far, as the aggregate's own functions have it."""
+        if self.code == OBJECTS:
+            found: list[Any] = codecs.msgpack.decode(self.data)
+            return found
+        numbers = _numbers(self.code, self.data)
+        if self.counts is None:
+            return numbers
+        counts = _numbers("q", self.counts)
+        if self.kind == "mean":
+            return [[number if count else 0, count] for number, count in zip(numbers, counts, strict=True)]
+        return [number if count else None for number, count in zip(numbers, counts, strict=True)]
+
+
+class WindowRow(NamedTuple):
+    """What a row of a window has."""
+
+    signature: str
+    """Of the folding that wrote it."""
+    start: int
+    end: int
+    """As a time that a watermark can reach."""
+    keys: list[str]
+    columns: list[StoredColumn]
+
+    def to_bytes(self) -> bytes:
+        """The state of the row: MessagePack, as a state by key is by default."""
+        columns = [list(column) for column in self.columns]
+        return pack_plain([len(self.keys), self.signature, self.start, self.end, self.keys, columns])
+
+    @staticmethod
+    def from_bytes(data: bytes) -> WindowRow:
+        """The inverse of `to_bytes`."""
+        count, signature, start, end, keys, columns = unpack(data)
+        found = WindowRow(signature, start, end, keys, [StoredColumn(*column) for column in columns])
+        if count != len(keys):
+            raise ValueError(f"the row of a window names {len(keys)} keys, and has {count}")
+        return found
+
+
+def window_suffix(place: int, start: int) -> bytes:
+    """What names a window of a tablet within a computation.
+
+    >>> is_window(window_suffix(3, -5)), window_of(window_suffix(3, -5)), is_window(row_suffix("key"))
+    (True, (3, -5), False)
+    """
+    return bytes((place << 2, 0, 0, 0, 0, 0, 0, 0)) + _MARK + time_bytes(start)
+
+
+def is_window(suffix: bytes) -> bool:
+    """Whether a suffix is that of a window, and not of a key."""
+    return suffix[_PLACE : _PLACE + 1] == _MARK and len(suffix) == _SUFFIX
+
+
+def window_of(suffix: bytes) -> tuple[int, int]:
+    """The tablet and the start of a window."""
+    return suffix[0] >> 2, time_of(suffix[_PLACE + 1 :])
+
+
+def windows_range(computation: int, place: int) -> tuple[bytes, bytes]:
+    """Where the windows of a tablet stand."""
+    prefix = row_prefix(computation) + window_suffix(place, 0)[: _PLACE + 1]
+    return prefix, after(prefix)
+
+
+def keys_in(state: bytes | None) -> int:
+    """How many keys the row of a window has, by its state."""
+    return 0 if state is None else _head(state)[0]
+
+
+def find_row(snapshot: Snapshot, computation: int, key: str) -> Row | None:
+    """A key's row; of one that is in windows, the row that it would have by itself."""
+    data = snapshot.get(row_prefix(computation) + row_suffix(key))
+    if data is not None:
+        return decode_row(data)
+    found = _Keys(only=key)
+    for _, value in snapshot.scan(*windows_range(computation, tablet(key))):
+        found.add(value)
+    return found.rows().get(key)
+
+
+def by_key(entries: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[str, Row]]:
+    """Every key's row among entries in order, those that are in windows at the end of their tablet."""
+    found, place = _Keys(), -1
+    for entry, value in entries:
+        suffix = entry[len(prefix) :]
+        if suffix[0] >> 2 != place:
+            yield from found.rows().items()
+            found, place = _Keys(), suffix[0] >> 2
+        if is_window(suffix):
+            found.add(value)
+            continue
+        row = decode_row(value)
+        key = row.key if row.key is not None else key_text(suffix[8:])
+        found.discard(key)
+        yield key, row
+    yield from found.rows().items()
+
+
+OTHER_FORM: Final = (
+    "computation {!r}: the store has open windows of it that another operator wrote: its windows, its "
+    "aggregates or their fields are not those of this one. Give the operator another name, or run the old "
+    "pipeline until its windows are closed"
+)
+"""What is wrong where `other_form` says so, of a computation."""
+
+
+def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) -> bool:
+    """Whether a shard has state of a computation that one with this folding, or with none, cannot take up."""
+    prefix = row_prefix(computation)
+    first = next(snapshot.scan(prefix, after(prefix)), None)
+    while first is not None:
+        suffix = first[0][len(prefix) :]
+        state = decode_row(first[1]).state
+        if is_window(suffix):
+            signature = None if state is None else WindowRow.from_bytes(state).signature
+            if folding is None or signature != folding.signature:
+                return True
+        elif folding is not None and state is not None and not _fits(state, folding):
+            return True
+        # One row of each kind in a tablet tells for all of them.
+        place = suffix[0] >> 2
+        behind = windows_range(computation, place)[1] if is_window(suffix) else None
+        if behind is None:
+            behind = prefix + bytes(((place + 1) << 2,)) if place + 1 < TABLETS else after(prefix)
+        first = next(snapshot.scan(behind, after(prefix)), None) if behind < after(prefix) else None
+    return False
+
+
+def _fits(state: bytes, folding: Folding) -> bool:
+    """Whether a row by key, of a version that had no others, has windows with as many aggregates."""
+    found = codecs.msgpack.decode(state)
+    return isinstance(found, dict) and all(
+        isinstance(so_far, list) and len(so_far) == len(folding.folds) for so_far in found.values()
+    )
+
+
+class _Keys:
+    """Keys with their windows: {start: what is so far of each aggregate}, and when the first one ends."""
+
+    def __init__(self, only: str | None = None) -> None:
+        self._only = only
+        self._states: dict[str, dict[int, list[Any]]] = {}
+        self._ends: dict[str, int] = {}
+
+    def add(self, value: bytes) -> None:
+        """Adds the row of a window."""
+        state = decode_row(value).state
+        if state is None:
+            raise StoreError("the row of a window has nothing in it: see store check")
+        row = WindowRow.from_bytes(state)
+        if self._only is not None and self._only not in row.keys:
+            return
+        columns = [column.objects() for column in row.columns]
+        for key, *so_far in zip(row.keys, *columns, strict=True):
+            self._states.setdefault(key, {})[row.start] = so_far
+            self._ends[key] = min(self._ends.get(key, row.end), row.end)
+
+    def discard(self, key: str) -> None:
+        self._states.pop(key, None)
+
+    def rows(self) -> dict[str, Row]:
+        return {
+            key: Row(codecs.msgpack.encode(state), {END: self._ends[key]}, {}, {}, None)
+            for key, state in self._states.items()
+        }
+
+
+_Raw = msgspec.Raw
+_head = msgspec.msgpack.Decoder(tuple[int, _Raw, _Raw, _Raw, _Raw, _Raw]).decode
+
+
+def _numbers(code: str, data: bytes) -> list[Any]:
+    numbers = array(code)
+    numbers.frombytes(data)
+    return numbers.tolist()

@@ -1,0 +1,167 @@
+"""Rows of windows in the store: found, checked, copied, counted, taken over and refused as rows are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import millwheel as mw
+from millwheel.master.diff import change_at_start
+from millwheel.model.graph import build
+from millwheel.operators import foldings
+from millwheel.store.base import Store
+from millwheel.store.memory import MemoryStore
+from millwheel.store.open import open_store
+from millwheel.store.tools.check import check
+from millwheel.store.tools.copy import copy
+from millwheel.store.tools.forget import forget
+from millwheel.watch.dump import states, timers
+from millwheel.watch.key_view import inspect
+from tests.operators.feeding import source
+from tests.store.driving import run
+
+
+def pipeline(times: list[int], *, size: int = 100, **aggregates: Any) -> mw.Pipeline:
+    p = mw.Pipeline("kept")
+    found = [mw.Record(value={"k": f"k{n % 5}", "n": n}, timestamp=t) for n, t in enumerate(times)]
+    windowed = p.inject("in", mw.injectors.Records(found)).key_by("k").window(mw.windows.tumbling(size))
+    out = windowed.aggregate("out", **(aggregates or {"n": mw.agg.count(), "total": mw.agg.sum("n")}))
+    out.sink(mw.sinks.Collect())
+    return p
+
+
+def emitted(p: mw.Pipeline) -> list[Any]:
+    (sink,) = [sink for stream, sink in p.sinks if isinstance(sink, mw.sinks.Collect)]
+    return sorted((r.key, r.value["start"], r.value["n"], r.value["total"]) for r in sink.records)
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("memory:")
+
+
+def test_one_row_has_all_keys_of_a_tablet_and_window_and_the_store_is_sound(store: Store) -> None:
+    run(pipeline([1, 2, 3, 4, 5] * 20), store, closes=False)
+    found = check(store)
+    assert found.problems == []
+    assert found.counts["keys in windows"] == found.counts["watermark timers"] == 5
+    assert found.counts["rows"] <= 5
+
+
+def test_a_damaged_row_of_a_window_is_found(store: Store) -> None:
+    run(pipeline([1, 2, 3]), store, closes=False)
+    for shard in store.shards:
+        with shard.snapshot() as snapshot:
+            rows = [(key, value) for key, value in snapshot.scan(b"R", b"S")]
+        shard.write([(key, value.replace(b"\xa2k1", b"\xa2k7")) for key, value in rows])
+    assert any("key of another tablet" in problem for problem in check(store).problems)
+
+
+def test_a_key_is_found_in_its_windows(store: Store) -> None:
+    run(pipeline([1, 2, 3, 4, 5, 101, 102]), store, closes=False)
+    seen = inspect(store, "out", "k0")
+    assert seen.found
+    assert seen.state == {"100": [1, 5]}
+    assert seen.timers == [{"tag": "end", "time": 200, "clock": "watermark"}]
+    assert not inspect(store, "out", "k9").found
+    table = {key: (state, kept) for _, key, _, _, state, _, kept in states(store, {}, range(64))}
+    assert table["k1"][0] == '{"100": [1, 6]}'
+    assert ("out", "k1", "watermark", "end", 200) in list(timers(store, range(64)))
+
+
+def test_a_watermark_that_windows_hold_is_explained_by_one_of_their_keys() -> None:
+    p = mw.Pipeline("held")
+    p.inject("in", source()).key_by("k").window(mw.windows.tumbling(100)).count("out")
+    h = mw.testing.Harness(p)
+    h.send("in", {"k": "x"}, timestamp=5)
+    h.send("in", {"k": "x"}, timestamp=105)
+    h.advance("in", 50)
+    assert h.low_watermark("out") == 50
+    assert h.timers("out", "x") == [mw.Timer("end", 100, mw.WATERMARK)]
+    assert h.state("out", "x") == {0: [1], 100: [1]}
+
+
+def test_windows_go_with_a_copy_to_another_number_of_shards(store: Store) -> None:
+    run(pipeline([1, 2, 3, 4, 5, 6]), store, closes=False)
+    target = MemoryStore(shards=8)
+    copy(store, target)
+    assert check(target).problems == []
+    p = pipeline([1, 2, 3, 4, 5, 6, 150])
+    run(p, target)
+    assert emitted(p)[:5] == [
+        ("k0", 0, 2, 5),
+        ("k1", 0, 1, 1),
+        ("k1", 100, 1, 6),
+        ("k2", 0, 1, 2),
+        ("k3", 0, 1, 3),
+    ]
+
+
+def test_what_is_forgotten_takes_its_windows_along(store: Store) -> None:
+    run(pipeline([1, 2, 3]), store, closes=False)
+    q = mw.Pipeline("kept")
+    q.inject("in", mw.injectors.Records([])).key_by("k").window(mw.windows.tumbling(10)).count("other")
+    run(q, store)
+    forget(store, "out", "a test")
+    assert check(store).counts["rows"] == 0
+
+
+def test_windows_that_an_earlier_version_kept_by_key_are_taken_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [1, 2, 3, 4, 5, 6, 101, 102]
+    with monkeypatch.context() as patch:
+        patch.setattr(foldings, "BY_COLUMNS", False)
+        run(pipeline(times), store, closes=False)
+    assert "keys in windows" not in check(store).counts
+    p = pipeline([*times, 103, 104, 104])
+    run(p, store, due_limit=2)
+    assert emitted(p) == [
+        ("k0", 100, 1, 10), ("k1", 100, 1, 6), ("k2", 100, 1, 7), ("k3", 100, 1, 8), ("k4", 100, 1, 9),
+    ]  # fmt: skip
+    assert check(store).problems == []
+    assert check(store).counts["rows"] == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"size": 50},
+        {"n": mw.agg.count(), "total": mw.agg.max("n")},
+        {"n": mw.agg.count(), "total": mw.agg.sum("k")},
+        {"n": mw.agg.count()},
+        {"n": mw.agg.count(), "total": mw.agg.distinct("n")},
+    ],
+)
+def test_an_operator_that_is_another_one_is_refused_while_it_has_open_windows(
+    store: Store, changed: dict[str, Any]
+) -> None:
+    run(pipeline([1, 2, 3]), store, closes=False)
+    assert change_at_start(build(pipeline([1, 2, 3])), store, ()) == []
+    with pytest.raises(
+        mw.PipelineError, match="'out': the store has open windows of it that another operator"
+    ):
+        change_at_start(build(pipeline([1, 2, 3], **changed)), store, ())
+
+
+def test_an_operator_may_change_once_its_windows_are_closed(store: Store) -> None:
+    run(pipeline([1, 2, 3]), store)
+    change_at_start(build(pipeline([1, 2, 3], n=mw.agg.max("n"))), store, ())
+
+
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_a_value_that_cannot_be_added_is_an_error_with_its_record(
+    by_columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foldings, "BY_COLUMNS", by_columns)
+    p = mw.Pipeline("bad")
+    p.inject("in", source()).key_by("k").window(mw.windows.tumbling(100)).aggregate("out", s=mw.agg.sum("n"))
+    h = mw.testing.Harness(p)
+    h.send("in", {"k": "x", "n": 1}, timestamp=5)
+    with pytest.raises(mw.UserCodeError, match=r"'out', key 'x': .*unsupported operand") as raised:
+        h.send("in", {"k": "x", "n": "two"}, timestamp=7)
+    assert raised.value.computation == "out"
+    assert raised.value.key == "x"
+    h.drain()
+    assert [record.value["s"] for record in h.output("out")] == [1]
