@@ -370,7 +370,7 @@ class Job:
         before.let_go()  # a port of the old one may be wanted by the new one
         driver, executor = self._rebuild(graph)
         driver.baseline, driver.hot = before.baseline, before.hot
-        driver.changes_at_start = before.changes_at_start
+        driver.changes_at_start, driver.holds_ended = before.changes_at_start, before.holds_ended
         driver.begins = before.begins
         driver.rescale(before.slots)
         driver.observer = before.observer

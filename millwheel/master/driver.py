@@ -131,7 +131,7 @@ class Driver:
             raise
         self._caught_up_first = graph.behind(graph.replays)
         self.recovering = found.plan  # until it is run again
-        self._holds_ended = 0
+        self.holds_ended = 0  # that nobody had released, with the run
         self._closes = closes
         self.begins = begins
         """Whether the run is yet to begin: it does with the first plan that is a new one."""
@@ -403,7 +403,7 @@ class Driver:
                     report.sequencer, node, self._filters.get((name, report.first), (0, 0.0))
                 )
                 self.authority.report(name, report.first, mark)
-                self._holds_ended += node.holds_ended
+                self.holds_ended += node.holds_ended
         self._fired = fired
         self.hot.add(plan.now, reports)
         self.totals.value["epochs"] += 1
@@ -486,8 +486,8 @@ class Driver:
         report.changes, report.changes_at_start = self.layout.changes, list(self.changes_at_start)
         for name, (key, share, *window) in self.hot.found().items():
             report.hot_keys[name], report.hot_windows[name] = (key, share), (window[0], window[1])
-        if self._drained:
-            report.unreleased_holds = self._holds_ended + self._unreleased
+        if self._drained or self.holds_ended:
+            report.unreleased_holds = self.holds_ended + self._unreleased
         return report
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""A pipeline that is changed before the first epoch of its run: the run begins all the same (semantics 9)."""
+"""A pipeline that is changed before the first epoch of its run, or behind its last (semantics 9)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from millwheel.master.local_executor import LocalExecutor
 from millwheel.model.graph import Graph, build
 from millwheel.store.base import Store
 from millwheel.store.lmdb.lmdb_store import LmdbStore
+from millwheel.worker.envelope import Frame
+from millwheel.worker.plan import Plan
 from millwheel.worker.step import Worker
-from tests.computations import Idle, Windower
+from tests.computations import Hooks, Idle, Windower
 from tests.days.mortal import Died
 from tests.store.driving import run
 
@@ -89,3 +92,42 @@ def test_an_epoch_that_was_begun_is_finished_before_the_change(
         LmdbStore(tmp_path, shards=1), _pipeline(MONDAY, out), _pipeline(MONDAY, out, more=True)
     )
     assert _windows(out) == [(0, 10), (1, 10)]
+
+
+class _ChangedAtTheEnd(LocalExecutor):
+    """Has the pipeline changed once the epoch has run that ends its holds."""
+
+    ask: Callable[[], None]
+
+    def execute(self, plan: Plan) -> list[Frame]:
+        frames = super().execute(plan)
+        if plan.ends_holds:
+            self.ask()
+        return frames
+
+
+def test_a_change_behind_the_end_of_the_holds_does_not_forget_how_many_there_were(tmp_path: Path) -> None:
+    def held(*, more: bool = False) -> mw.Pipeline:
+        p = mw.Pipeline("held")
+        p.inject("in", mw.injectors.Records(MONDAY))
+        holds = Hooks(lambda c, record: c.hold(record.timestamp, tag=str(record.timestamp)))
+        p.add(holds, name="Holds", inputs={"in": mw.by("k")})
+        if more:
+            p.add(Idle(), name="More", inputs={"in": mw.by("k")})
+        return p
+
+    store = LmdbStore(tmp_path, shards=1)
+    asked = _Apply(held(more=True), "drain")
+
+    def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, _ChangedAtTheEnd]:
+        driver = Driver(graph, store, slots=1, clock=lambda: 0, owner="a test", locked=locked)
+        executor = _ChangedAtTheEnd(Worker(driver.graph, driver.numbers, store))
+        executor.ask = lambda: job._asked.put(asked)
+        return driver, executor
+
+    job = Job(*drive(build(held()), locked=False), until_exhausted=True, on_close=lambda: None, rebuild=drive)
+    job.start()
+    report = job.wait()
+    assert asked.change is not None
+    assert report is not None
+    assert report.unreleased_holds == len(MONDAY)
