@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 MakeHarness = Callable[[mw.Pipeline], mw.testing.Harness]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: a process that gets one last runs on while the others are done."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(
     params=[(0, 1, "memory", None), (1, 1, "memory", 3), (2, 3, "memory", 1), (3, 3, "postgres", None)],
     ids=lambda p: f"seed{p[0]}-slots{p[1]}-{p[2]}",

@@ -42,7 +42,7 @@ _UNUSED = 30 * 86_400  # seconds after which an archive of another version is re
 _AGAIN = 86_400  # seconds before another try, after one that failed
 _LONGEST = 300  # seconds that making one may take; it takes 15 when nothing else runs
 
-_CLASS_PATH = ("SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH", "JAVA_TOOL_OPTIONS")
+_CLASS_PATH = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH", "JAVA_TOOL_OPTIONS")
 
 
 def folder() -> Path | None:
@@ -150,6 +150,14 @@ def make(place: str) -> None:
     Archive(Path(place)).make()
 
 
+def main() -> None:
+    """Makes this user's archive, unless there is one: ``python -m millwheel.spark.class_archive``."""
+    kept = archive()
+    process = None if kept is None else kept.make_later()
+    if process is not None:
+        process.wait()
+
+
 def _run_a_pipeline(made: Path) -> None:
     """Runs compact and wide epochs, and a query, in a JVM that writes its classes to a file when it ends."""
     import millwheel as mw
@@ -234,3 +242,7 @@ def _alone(path: Path) -> Iterator[bool]:
         yield mine
     finally:
         os.close(handle)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,17 +13,16 @@ import millwheel as mw
 from tests.crash.victims import expected_of
 
 RECORDS = 120_000
+SHORT = 80_000
 SECONDS = 60
 
 
-@pytest.fixture(scope="session")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _written(folder: Path, records: int) -> Path:
     """Queries out of order by less than two seconds; one in fifty comes twice, with its ID."""
-    folder = tmp_path_factory.mktemp("source")
     rng = random.Random(11)
     lines: list[str] = []
-    for number in range(RECORDS):
-        time = 1_700_000_000 * mw.SECOND + number * SECONDS * mw.SECOND // RECORDS
+    for number in range(records):
+        time = 1_700_000_000 * mw.SECOND + number * SECONDS * mw.SECOND // records
         record = {
             "id": number,
             "time": time - rng.randrange(2 * mw.SECOND),
@@ -38,6 +37,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = "\n".join(lines[part * share : (part + 1) * share]) + "\n"
         (folder / f"{part}.jsonl").write_text(text)
     return folder
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough to be killed many times on the way."""
+    return _written(tmp_path_factory.mktemp("source"), RECORDS)
+
+
+@pytest.fixture(scope="session")
+def short_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For a cluster, which is slow enough."""
+    return _written(tmp_path_factory.mktemp("short-source"), SHORT)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from tests.crash.victims import Process, expected_of, output
 from tests.spark.waiting import eventually
 
 CHANGES = 50
-DRIVER_KILLS = 4
+DRIVER_KILLS = 3
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -1,4 +1,4 @@
-"""All that can be killed, stopped or filled up on real Spark, for a minute or so, or ten in nightly mode.
+"""All that can be killed, stopped or filled up on real Spark, for half a minute, or for ten in nightly mode.
 
 ``MILLWHEEL_NIGHTLY=1`` sets the nightly mode. Whatever happens, the output is that of an undisturbed run,
 record for record.
@@ -26,12 +26,12 @@ from tests.crash.victims import Victim, output
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
 
-SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 60
+SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 30
 _WANTED = {"worker killed", "driver killed", "driver taken over"}
 _CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'chaos%'"
 _MOST_DRIVERS = 8  # of one run; then it is left alone
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(SECONDS + 600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(SECONDS + 600)]
 
 _SHAPES: list[dict[str, Any]] = [
     {"compact_below": 0, "target": 0.3, "pace": 0.00001, "shared": True},

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.victims import Victim, output
+from tests.crash.victims import Victim, expected_of, output
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
 from tests.servers.processes import Unavailable
 from tests.spark.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _NIGHTLY = pytest.mark.skipif(
     not os.environ.get("MILLWHEEL_NIGHTLY"), reason="the others do more: MILLWHEEL_NIGHTLY=1 runs this too"
@@ -50,22 +49,22 @@ def _written(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / "out" / "windows").glob("*.jsonl"))
 
 
-def _disturb(victim: Victim, cluster: Standalone, folder: Path) -> None:
+def _disturb(victim: Victim, cluster: Standalone, folder: Path, *, dawdles: bool) -> None:
     """Kills an executor, and later a worker, each in the middle of the work.
 
-    Where a task dawdles, a second attempt has been made at it before that: nothing else could be why.
+    Where a task dawdles, the executor dies once a second attempt has been made at it: nothing else could be
+    why there is one.
     """
 
-    def further(than: int) -> bool:
+    def alive() -> bool:
         assert victim.process.poll() is None, f"it ended too soon: {''.join(victim.errors)[-3000:]}"
-        return _written(folder) > than
+        return True
 
-    eventually(lambda: further(0), 200)
-    if (folder / "dawdled").exists():
-        eventually((folder / "dawdled-again").exists, 200)
-    cluster.executors()[0].kill()
+    slow = (folder / "dawdled-again").exists if dawdles else lambda: _written(folder) > 0
+    eventually(lambda: alive() and slow(), 400)
     before = _written(folder)
-    eventually(lambda: further(before + before // 4), 200)
+    cluster.executors()[0].kill()
+    eventually(lambda: alive() and _written(folder) > before, 200)
     cluster.kill_worker()
     cluster.start_worker()
     assert victim.ended(250), "".join(victim.errors)[-3000:]
@@ -87,19 +86,18 @@ def test_lost_executors_and_workers_do_not_show(
     settings: dict[str, str],
     cluster: Standalone,
     request: pytest.FixtureRequest,
-    source: Path,
-    expected: dict[str, Counter[str]],
+    short_source: Path,
     tmp_path: Path,
 ) -> None:
     """The driver is a process of its own; executors have a Python without this package."""
     url = request.getfixturevalue("postgres").make_database("on-a-cluster") if store == "postgresql" else ""
     environment = driver_environment(python_without(tmp_path), settings)
     given = {**_OPTIONS, "master": cluster.master, **options}
-    victim = Victim(source, tmp_path, given, store=url, env=environment)
+    victim = Victim(short_source, tmp_path, given, store=url, env=environment)
     try:
-        _disturb(victim, cluster, tmp_path)
+        _disturb(victim, cluster, tmp_path, dawdles="slow" in options)
     finally:
         if victim.process.poll() is None:
             victim.kill()
-    assert output(tmp_path / "out") == expected
+    assert output(tmp_path / "out") == expected_of(short_source)
     assert (tmp_path / "dawdled-again").exists() == ("slow" in options)

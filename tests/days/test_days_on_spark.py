@@ -19,7 +19,7 @@ from tests.days.world import A_DAY, grow, pipeline, windows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 MONDAY = [(0, 49), (1, 11)]

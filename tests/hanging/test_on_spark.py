@@ -20,7 +20,7 @@ from tests.spark.waiting import eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from millwheel.store.open import open_store
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
 from tests.servers.processes import Unavailable
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 _ROOT = Path(__file__).parents[2]
 _PIPELINE = """
