@@ -280,12 +280,29 @@ def _nab(result: dict[str, Any]) -> str:
         ]
         for name, (hits, windows, false) in found.items()
     ]
-    rest = result["score_without_each_category"].values()
+    near = result["score_by_sensitivity"]
     said = (
-        f"**{result['score']:.1f}** (goal 60, aim 70); without any one category between {min(rest):.1f} and "
-        f"{max(rest):.1f}. A sliding mean with its standard deviation has {result['sliding_mean']:.1f}."
+        f"**{result['validated_by_category']:.1f}** validated by category (goal 65), "
+        f"{result['validated_by_file']:.1f} by file; fitted, {result['score']:.1f}, with sensitivities from "
+        f"{min(near, key=float)} to {max(near, key=float)} between {min(near.values()):.1f} and "
+        f"{max(near.values()):.1f}. A sliding mean with its standard deviation has "
+        f"{result['sliding_mean']:.1f}."
     )
-    return "\n\n".join([said, markdown(["category", "windows found", "false alarms", "score"], rows)])
+    generated: list[list[object]] = [
+        [
+            kind,
+            f"{told['found']} of {told['anomalies']}" if told["anomalies"] else "-",
+            f"{told['false_per_1000']:.1f}",
+        ]
+        for kind, told in result["generated"].items()
+    ]
+    return "\n\n".join(
+        [
+            said,
+            markdown(["category", "windows found", "false alarms", "score"], rows),
+            markdown(["generated", "found", "false alarms in 1,000 rows"], generated),
+        ]
+    )
 
 
 def _postgres(result: dict[str, Any]) -> str:

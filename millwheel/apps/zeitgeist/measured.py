@@ -77,6 +77,6 @@ class ValueDetector(Computation):
         elif verdict.confidence >= self.threshold:
             found = timer.timestamp
             gauge.episode = Episode(verdict.kind, bucket, found, verdict.confidence, value, verdict.expected)
-            gauge.surprise.tire()
+            gauge.surprise.rest(verdict.confidence)
             self.produce("anomalies", gauge.episode.message(self.settings, self.key))
             self.count(f"{gauge.episode.kind}s")

@@ -29,6 +29,6 @@ def detect(settings: Settings, series: Iterable[tuple[int, float]]) -> list[int]
                 episode = None
         elif verdict.confidence >= (settings.sensitivity or SENSITIVITY):
             episode = Episode(verdict.kind, bucket, time, verdict.confidence, value, verdict.expected)
-            surprise.tire()
+            surprise.rest(verdict.confidence)
             begun.append(row)
     return begun
