@@ -21,6 +21,7 @@ from millwheel.master.intervals import check_slots, shard_count
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
+from millwheel.objects import is_object_url
 from millwheel.store.base import Store
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
@@ -74,7 +75,8 @@ def run(
 
     Args:
         pipeline: What is run.
-        store: A path (LMDB), a URL such as ``postgresql://host/database``, or ``memory:``.
+        store: A path (LMDB), a URL such as ``postgresql://host/database`` or ``s3://bucket/prefix``, or
+            ``memory:``.
         spark: The session to run in; by default the active one, or a new one on this machine.
         close: False: end as soon as what was there is processed, and leave windows, timers and holds as they
             are; event time goes on in the next run.
@@ -262,9 +264,9 @@ def _slow_after(given: Any) -> float:
 
 
 def _cache_size(given: Any, store: Store) -> int:
-    """What reads of LMDB would save is less than keeping a second copy costs."""
+    """What reads of LMDB would save is less than keeping a second copy costs: also of a working copy."""
     if given is None:
-        return 0 if isinstance(store, LmdbStore) else _CACHE
+        return 0 if isinstance(store, LmdbStore) or is_object_url(store.address) else _CACHE
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         raise PipelineError(f"the option cache is a number of bytes, such as 64_000_000, or 0; not {given!r}")
     return given

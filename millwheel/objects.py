@@ -76,8 +76,8 @@ class Objects(Protocol):
     def get(self, name: str, *, first: int | None = None) -> bytes | None:
         """Reads an object, or its ``first`` bytes; None: there is none of that name."""
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
-        """Lists the objects in a folder, by name; only those behind the name ``after``."""
+    def list(self, prefix: str, after: str = "", most: int | None = None) -> list[Entry]:
+        """Lists the objects in a folder, by name: those behind the name ``after``, ``most`` of them."""
 
     def delete(self, names: Sequence[str]) -> None:
         """Removes objects; one that is not there is no error."""
@@ -198,14 +198,16 @@ class Bucket:
                     raise
                 return None
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "", most: int | None = None) -> list[Entry]:
         import obstore
 
         found = []
         with explained(self._url, self._error):
-            for page in obstore.list(self.client, prefix, offset=after or None):
+            for page in obstore.list(self.client, prefix or None, offset=after or None):
                 found += [Entry(one["path"], one["size"], one["last_modified"].timestamp()) for one in page]
-        return sorted(found, key=lambda entry: entry.name)
+                if most is not None and len(found) >= most:
+                    break
+        return sorted(found, key=lambda entry: entry.name)[:most]
 
     def delete(self, names: Sequence[str]) -> None:
         import obstore
@@ -262,7 +264,7 @@ class Folder:
             except FileNotFoundError:
                 return None
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "", most: int | None = None) -> list[Entry]:
         found = []
         folder = self.path / prefix
         with self._explained():
@@ -274,7 +276,7 @@ class Folder:
                         with suppress(FileNotFoundError):
                             status = path.stat()
                             found.append(Entry(name, status.st_size, status.st_mtime))
-        return sorted(found, key=lambda entry: entry.name)
+        return sorted(found, key=lambda entry: entry.name)[:most]
 
     def delete(self, names: Sequence[str]) -> None:
         with self._explained():

@@ -15,7 +15,7 @@ from millwheel.store.open import open_store
 from tests.servers.kafka import Broker, broker
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
-from tests.servers.s3 import Server, server
+from tests.servers.s3 import ENVIRONMENT, Server, server
 from tests.store.driving import packing_much
 from tests.store.undoing import Undoing
 
@@ -100,12 +100,12 @@ def schema_url(database: str) -> str:
     return f"{database}?schema=store_{next(_schemas)}"
 
 
-@pytest.fixture(params=["lmdb", "postgres"])
+@pytest.fixture(params=["lmdb", "postgres", "s3"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a store is to be: a path, and a URL."""
     if request.param == "lmdb":
         return str(tmp_path / "store")
-    return str(request.getfixturevalue("schema_url"))
+    return str(request.getfixturevalue("schema_url" if request.param == "postgres" else "s3_url"))
 
 
 @pytest.fixture(scope="session")
@@ -120,11 +120,9 @@ def kafka() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[Server]:
-    """One S3 server for all tests that need one; its credentials are in the environment."""
+    """One S3 server for all tests that need one; its credentials are in the environment of all tests."""
     try:
-        with server() as found, pytest.MonkeyPatch.context() as patch:
-            for name, value in found.environment.items():
-                patch.setenv(name, value)
+        with server() as found:
             found.make_bucket("tests")
             yield found
     except Unavailable as reason:
@@ -148,3 +146,14 @@ def spark() -> Iterator[SparkSession]:
     session = local_session()
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def object_storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Credentials are those of the server of the tests, also for Spark; working copies are in a folder of
+    this run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILLWHEEL_COPIES", str(tmp_path_factory.mktemp("copies")))
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield

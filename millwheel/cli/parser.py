@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--store",
         required=True,
-        help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, memory:",
+        help="a path (LMDB) or a URL: postgresql://host/database?schema=NAME, s3://bucket/prefix, memory:",
     )
     command.add_argument(
         "--master", help="Spark master, such as spark://host:7077, yarn, k8s://… (default: local, every core)"

@@ -36,6 +36,7 @@ logger = logging.getLogger("millwheel")
 _KNOCK = "millwheel-knocks"
 _PATIENCE = 120.0  # seconds for the first executor: a cluster may have to start a machine for it
 _ROUNDS = 5  # of asking until every executor has answered; a busy one gets no task at first
+_CLIENTS = {"postgres": "psycopg"} | dict.fromkeys(("s3", "gs", "az", "abfs"), "obstore")
 _PACKAGES = ("lmdb", "msgpack", "msgspec", "numpy", "orjson", "xxhash")  # what a worker imports
 
 _sent: set[tuple[str, str]] = set()
@@ -53,7 +54,8 @@ def make_ready(context: SparkContext, where: str | os.PathLike[str]) -> None:
         return
     _await_executors(context)
     _send(context)
-    wanted = [*_PACKAGES, "psycopg"] if os.fspath(where).startswith("postgres") else _PACKAGES
+    scheme = os.fspath(where).partition("://")[0]
+    wanted = [*_PACKAGES, *(package for begin, package in _CLIENTS.items() if scheme.startswith(begin))]
     for answer in _ask(context, probe.Question(packages=tuple(wanted))):
         if _minor(answer.pyspark) != _minor(pyspark.__version__):
             raise EngineError(
@@ -92,7 +94,8 @@ def check_store(context: SparkContext, store: Store) -> None:
         raise StoreError(
             f"the store {store.path} is on the driver's disk, and {why}. On a cluster of several machines "
             "the store is one that all of them reach: store='postgresql://user@host/database' "
-            "(pip install 'millwheel-spark[postgres]'); millwheel store copy moves a pipeline there"
+            "(pip install 'millwheel-spark[postgres]') or 's3://bucket/prefix' (millwheel-spark[object]); "
+            "millwheel store copy moves a pipeline there"
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from millwheel.errors import StoreError
+from millwheel.objects import is_object_url
 from millwheel.store.base import Store
 from millwheel.store.keyspace import check_format
 from millwheel.store.lmdb.lmdb_store import LmdbStore
@@ -14,10 +16,12 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.tools.copy import refuse_unfinished
 
 _POSTGRES = ("postgresql", "postgres")
+_WITH_ID = re.compile(r"[?&]id=[0-9a-f]+$")
 
 
 def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
-    """Opens or makes a store: a path, ``lmdb:///path``, ``postgresql://host/database``, or ``memory:``.
+    """Opens or makes a store: a path, ``lmdb:///path``, ``postgresql://host/database``,
+    ``s3://bucket/prefix`` (``gs://``, ``az://``, ``file:///shared``), or ``memory:``.
 
     >>> open_store("memory:").address
     'memory:'
@@ -60,10 +64,14 @@ def _open(
         return LmdbStore(text, shards=shards, existing=existing, readonly=readonly)
     if scheme in _POSTGRES:
         return _postgres(text, shards=shards, existing=existing, readonly=readonly)
+    if is_object_url(text):
+        from millwheel.store.objects.object_store import ObjectStore
+
+        return ObjectStore(text, shards=shards, existing=existing, readonly=readonly)
     if scheme != "lmdb":
         raise StoreError(
-            f"there is no store for {scheme}://: use a path, lmdb:///path, postgresql://host/database "
-            "or memory:"
+            f"there is no store for {scheme}://: use a path, lmdb:///path, postgresql://host/database, "
+            "s3://bucket/prefix (gs://, az://, file:///shared) or memory:"
         )
     parts = urlsplit(text)
     if not parts.path:
@@ -98,4 +106,6 @@ def place_of(address: str) -> str:
     """
     if address.partition("://")[0] in _POSTGRES:
         return address.partition("&id=")[0]
+    if is_object_url(address):
+        return _WITH_ID.sub("", address)
     return address.partition("?")[0]

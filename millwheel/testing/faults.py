@@ -296,10 +296,13 @@ class _CutSnapshot:
 
 
 class _SimulatedStore(Store):
-    """Any number of drivers may open it at a time: it is the sequencers that must keep them apart."""
+    """Any number of drivers may open it at a time: it is the sequencers that must keep them apart.
+
+    A store that is another one on each host gives a process its own with ``handle``.
+    """
 
     def __init__(self, world: World) -> None:
-        base = world.base
+        base: Store = world.base.handle() if hasattr(world.base, "handle") else world.base
         self.address = base.address
         self.journal = _SimulatedShard(world, base.journal, journal=True)
         self.shards: Sequence[_SimulatedShard] = [

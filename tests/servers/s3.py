@@ -23,6 +23,8 @@ VERSION = "v1.8.0"
 REGION = "us-east-1"
 ACCESS_KEY = "tester"
 SECRET_KEY = "s3cr3tOfTests"
+ENVIRONMENT = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+"""What a client finds its credentials in."""
 _BUILD = 240  # seconds: it takes a minute or two, once; what was built until then is kept by Go
 
 
@@ -34,15 +36,11 @@ class Server:
     port: int
     binary: Path
     process: subprocess.Popen[bytes]
+    options: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a client finds its credentials in."""
-        return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
     def url(self, bucket: str, prefix: str, *, port: int | None = None) -> str:
         """The URL of a prefix; through a proxy where its port is given."""
@@ -58,11 +56,11 @@ class Server:
 
     def start(self) -> None:
         """Starts the server again, on the same port."""
-        self.process = _start(self.binary, self.folder, self.port)
+        self.process = _start(self.binary, self.folder, self.port, self.options)
 
 
 @contextmanager
-def server() -> Iterator[Server]:
+def server(*options: str) -> Iterator[Server]:
     """A server that is stopped and removed at the end; `Unavailable` says why there is none."""
     binary = _binary()
     folder = Path(tempfile.mkdtemp(prefix="millwheel-s3-"))
@@ -70,7 +68,7 @@ def server() -> Iterator[Server]:
         for name in ("data", "metadata"):
             (folder / name).mkdir()
         port = free_port()
-        found = Server(folder, port, binary, _start(binary, folder, port))
+        found = Server(folder, port, binary, _start(binary, folder, port, options), options)
         try:
             yield found
         finally:
@@ -79,8 +77,16 @@ def server() -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(binary: Path, folder: Path, port: int) -> subprocess.Popen[bytes]:
-    command: list[str | Path] = [binary, "--quiet", "--port", f"127.0.0.1:{port}", "--region", REGION]
+def _start(binary: Path, folder: Path, port: int, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    command: list[str | Path] = [
+        binary,
+        "--quiet",
+        "--port",
+        f"127.0.0.1:{port}",
+        "--region",
+        REGION,
+        *options,
+    ]
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
             [*command, "posix", "--sidecar", folder / "metadata", folder / "data"],
