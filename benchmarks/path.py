@@ -30,7 +30,6 @@ from millwheel.model import keys
 from millwheel.model.graph import build
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker import inject, route
-from millwheel.worker.envelope import Columns
 from millwheel.worker.step import Worker
 
 _WORTH = 0.05  # of the CPU time: a special case that wins less in every case goes
@@ -159,9 +158,9 @@ class Job:
         return took / case.records * 1e6
 
 
-def _without_json(self: Any, source: Any, item: Any, columns: Columns, router: Any) -> None:
-    values = columns.objects()
-    return _send(self, source, item, columns._replace(values=values, json=None, fields=None), router)
+def _without_json(self: Any, source: Any, item: Any, batch: mw.RecordBatch, router: Any) -> None:
+    plain = mw.RecordBatch(batch.timestamps, batch.objects(), batch.ids, batch.keys)
+    return _send(self, source, item, plain, router)
 
 
 _send = inject.Injection._send

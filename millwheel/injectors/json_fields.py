@@ -9,24 +9,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
+
+from millwheel.model.batch import RecordBatch
 
 # Integers of 64 bits: a longer one is a float to the decoder that the hooks get their values from.
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Text = str | _Integer
 
 
-class Columns(NamedTuple):
-    """The fields of many lines."""
-
-    timestamps: list[int]
-    ids: list[Any] | None
-    fields: dict[str, list[Any]]
-
-
-def read(lines: Sequence[bytes], timestamp: str, id: str | None, fields: Sequence[str]) -> Columns | None:
+def read(lines: list[bytes], timestamp: str, id: str | None, fields: Sequence[str]) -> RecordBatch | None:
     """The fields of lines; None where one of them needs a closer look.
 
     That is a line that is not JSON, or lacks a field, or has something in it that is no integer (in the
@@ -39,7 +33,8 @@ def read(lines: Sequence[bytes], timestamp: str, id: str | None, fields: Sequenc
         return None
     columns = {name: list(map(attrgetter(attribute), rows)) for name, attribute in names.items()}
     ids = None if id is None else columns[id]
-    return Columns(columns[timestamp], ids, {name: columns[name] for name in fields})
+    wanted = {name: columns[name] for name in fields}
+    return RecordBatch(columns[timestamp], [], ids, json=lines, fields=wanted)
 
 
 @functools.lru_cache(maxsize=64)

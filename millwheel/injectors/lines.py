@@ -169,13 +169,12 @@ class Reader:
         found = read_fields(lines, self._timestamp, self._id, tuple(wanted))
         if found is None:
             return None
-        timestamps, ids, columns = found
-        factor = factor_of(self._unit, timestamps)
+        factor = factor_of(self._unit, found.timestamps)
         if factor is None:
             return None
         if factor != 1:
-            timestamps = [time * factor for time in timestamps]
-        return RecordBatch(timestamps, [], ids, json=lines, fields=columns)
+            found.timestamps = [time * factor for time in found.timestamps]
+        return found
 
     def _fast(self, lines: list[bytes]) -> RecordBatch | None:
         """All lines at once; None where one of them needs a closer look."""

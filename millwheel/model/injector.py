@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Literal
 
-from millwheel.model.record import Record, RecordId, decode_json
+from millwheel.model.batch import BadInput as BadInput
+from millwheel.model.batch import RecordBatch as RecordBatch
+from millwheel.model.record import Record
 from millwheel.model.time import DAY
 
 Offset = Any
@@ -14,46 +16,6 @@ Offset = Any
 Errors = Literal["stop", "divert"]
 
 _UNKNOWN_SIZE = 10_000  # of a range whose offsets tell nothing: enough to be worth a shuffle
-
-
-class BadInput(NamedTuple):
-    """Input that is no record: what was wrong with it, and the input itself."""
-
-    message: str
-    value: Any
-
-
-class RecordBatch(NamedTuple):
-    """Many records in columns, which spares an object for each. ``keys`` and ``ids`` may be missing."""
-
-    timestamps: list[int]
-    values: list[Any]
-    ids: list[RecordId | None] | None = None
-    keys: list[str] | None = None
-    bad: Sequence[BadInput] = ()
-    json: list[bytes] | None = None
-    """Where each value is what JSON makes of a line: the lines, none with a newline in it, which travel."""
-    fields: dict[str, list[Any]] | None = None
-    """By name: a field of each value. Where there are some, ``json`` stands for the values, which are not."""
-
-    def decoded(self) -> RecordBatch:
-        """The batch with its values."""
-        if self.fields is None:
-            return self
-        assert self.json is not None
-        return self._replace(values=list(map(decode_json, self.json)), fields=None)
-
-    def records(self) -> Iterator[Record]:
-        """The same one by one.
-
-        >>> list(RecordBatch([5], ["cat videos"]).records())
-        [Record(value='cat videos', timestamp=5, key='', stream='', id=None, late=False)]
-        """
-        batch = self.decoded()
-        ids = batch.ids or [None] * len(batch.values)
-        keys = batch.keys or [""] * len(batch.values)
-        for value, time, key, id in zip(batch.values, batch.timestamps, keys, ids, strict=True):
-            yield Record(value, time, key, id=id)
 
 
 class Injector:

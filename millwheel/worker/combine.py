@@ -171,7 +171,7 @@ class Combining:
     def _pairs(self, key: str, group: Sequence[int], values: list[Any] | None) -> Iterator[tuple[Any, int]]:
         """What the combiner gives."""
         arrivals, combine = self._arrivals, self._combine
-        times = [arrivals.timestamps[i] for i in group]
+        times = list(map(arrivals.timestamps.__getitem__, group))
         if isinstance(combine, Count):
             yield from combine.columns(times, ())  # it need not look at what it counts
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 from millwheel.errors import CodecError, PipelineError, shorten
 from millwheel.model import codec as codecs
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import packer, state_packer
 from millwheel.model.computation import BOUND, Computation
 from millwheel.model.hooks import defines
@@ -22,21 +23,6 @@ from millwheel.model.timer import Timer
 from millwheel.store.row import Times
 
 
-class Output:
-    """The productions of one computation on one stream, in columns."""
-
-    __slots__ = ("keys", "timestamps", "values")
-
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.timestamps: list[int] = []
-        self.values: list[bytes] = []
-
-    def truncate(self, length: int) -> None:
-        """Forgets what was produced behind ``length``."""
-        del self.keys[length:], self.timestamps[length:], self.values[length:]
-
-
 class HookContext:
     """Pending changes of the key in hand, and the productions of all keys of the interval."""
 
@@ -45,7 +31,7 @@ class HookContext:
         self.computation = _private_copy(node.computation)
         self.attributes = self.computation.__dict__
         self.codec = self.computation.codec
-        self.outputs: dict[str, Output] = {}
+        self.outputs: dict[str, RecordBatch] = {}
         self.counts: dict[str, int] = {}
         self.key = ""
         self.hand: Record | Timer | None = None
@@ -76,7 +62,7 @@ class HookContext:
 
     def reset(self) -> None:
         """Starts an interval."""
-        self.outputs = {stream: Output() for stream in self.node.outputs}
+        self.outputs = {stream: RecordBatch([], [], keys=[], packed=True) for stream in self.node.outputs}
         self.counts = {}
 
     def begin(self, key: str, raw: bytes | None, timers: Times, wall: Times, holds: Times) -> None:
@@ -211,7 +197,7 @@ class HookContext:
             ) from error
         output.values.append(packed)
         output.timestamps.append(timestamp)
-        output.keys.append(self.key)
+        output.keys.append(self.key)  # type: ignore[union-attr]  # see `reset`
 
     def hold(self, timestamp: int, tag: str = "") -> None:
         if type(timestamp) is not int:
@@ -239,7 +225,7 @@ class HookContext:
             dict(self.timers),
             dict(self.wall),
             dict(self.holds),
-            {stream: len(output.keys) for stream, output in self.outputs.items()},
+            {stream: len(output) for stream, output in self.outputs.items()},
             dict(self.counts),
         )
 

@@ -8,59 +8,60 @@ is sent again gives duplicates of all its pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import compress
 from typing import Any
 
 from millwheel.errors import shorten
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.derived import Derived, Step
 from millwheel.model.keys import SKIP
 from millwheel.model.record import Record, RecordId, decode_json
-from millwheel.worker.envelope import Columns
 
 Failed = Callable[[Record, str, Exception | None], None]
 """Takes a record that a step failed on, what was wrong, and the cause. May raise."""
 
 
 def derive(
-    derived: Derived, parent: int, stream: str, columns: Columns, failed: Failed, *, alone: bool
-) -> Columns:
+    derived: Derived, parent: int, stream: str, batch: RecordBatch, failed: Failed, *, alone: bool
+) -> RecordBatch:
     """Return the records of a derived stream that these records of its parent give.
 
     ``alone``: nobody else uses the objects, so that a function may change them.
     """
-    rows = _Rows(derived, stream, columns, failed, alone=alone)
+    rows = _Rows(derived, stream, batch, failed, alone=alone)
     for step in derived.steps:
         rows.apply(step)
     if len(derived.parents) > 1:
         rows.split_ids([parent] * len(rows.index))
-    return rows.columns()
+    return rows.batch()
 
 
 class _Rows:
     """Records under way through the steps: ``index`` leads back to the columns they came from."""
 
     def __init__(
-        self, derived: Derived, stream: str, columns: Columns, failed: Failed, *, alone: bool
+        self, derived: Derived, stream: str, batch: RecordBatch, failed: Failed, *, alone: bool
     ) -> None:
         self._derived = derived
         self._stream = stream
-        self._columns = columns
+        self._batch = batch
         self._failed = failed
         self._values: list[Any] | None = None
         self._alone = alone
         self._changed = False
-        self.index: list[int] = list(range(len(columns.timestamps)))
-        self.keys: list[str] = columns.keys
-        self.ids: list[RecordId | None] | None = columns.ids
+        self.index: list[int] = list(range(len(batch)))
+        self.keys: list[str] = batch.key_column()
+        self.ids: list[RecordId | None] | None = batch.ids
 
     @property
     def values(self) -> list[Any]:
         """The values, which are nobody else's."""
         if self._values is None:
-            columns = self._columns
-            fresh = columns.packed or columns.fields is not None or (self._alone and columns.json is not None)
-            self._values = columns.objects() if fresh else unpack(pack(columns.values))
+            batch = self._batch
+            fresh = batch.packed or (batch.json is not None and (self._alone or not batch.values))
+            self._values = batch.objects() if fresh else unpack(pack(batch.values))
         return self._values
 
     def apply(self, step: Step) -> None:
@@ -99,13 +100,11 @@ class _Rows:
 
     def _fail(self, position: int, what: str, error: Exception | None = None) -> None:
         """Reports the parent's record, as it was."""
-        columns, i = self._columns, self.index[position]
-        if columns.packed:
-            value = unpack(columns.values[i])
-        else:
-            value = columns.values[i] if columns.json is None else decode_json(columns.json[i])
-        id = None if columns.ids is None else columns.ids[i]
-        record = Record(value, columns.timestamps[i], columns.keys[i], self._stream, id)
+        batch, i = self._batch, self.index[position]
+        value = batch.value(i) if batch.json is None else decode_json(batch.json[i])
+        id = None if batch.ids is None else batch.ids[i]
+        key = "" if batch.keys is None else batch.keys[i]
+        record = Record(value, batch.timestamps[i], key, self._stream, id)
         self._failed(record, what, error)
 
     def _rekey(self, extractor: Callable[[Record], Any]) -> None:
@@ -170,22 +169,15 @@ class _Rows:
             self.ids = list(compress(self.ids, flags))
 
     def _record(self, position: int, value: Any) -> Record:
-        time = self._columns.timestamps[self.index[position]]
+        time = self._batch.timestamps[self.index[position]]
         id = None if self.ids is None else self.ids[position]
         return Record(value, time, self.keys[position], self._stream, id)
 
-    def columns(self) -> Columns:
+    def batch(self) -> RecordBatch:
         """The records as they are sent on: packed, or as they came where no value has changed."""
-        columns = self._columns
         # Before all else: what cannot be encoded is left out of keys, timestamps and IDs too.
         packed: list[bytes] = self._each(pack, "encoding the value") if self._changed else []
-        index = self.index
-        times = [columns.timestamps[i] for i in index]
         if self._changed:
-            return Columns(self.keys, times, packed, self.ids, True)
-        json = None if columns.json is None else [columns.json[i] for i in index]
-        values = [] if columns.fields is not None else [columns.values[i] for i in index]
-        fields = None
-        if columns.fields is not None:
-            fields = {name: [column[i] for i in index] for name, column in columns.fields.items()}
-        return Columns(self.keys, times, values, self.ids, columns.packed, json, fields)
+            times = [self._batch.timestamps[i] for i in self.index]
+            return RecordBatch(times, packed, self.ids, self.keys, packed=True)
+        return replace(self._batch.take(self.index), keys=self.keys, ids=self.ids)

@@ -9,155 +9,45 @@ way to the driver.
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any, NamedTuple, cast
 
-from millwheel.model.codec import pack, pack_plain, unpack
+from millwheel.model.batch import RecordBatch
+from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.names import WatermarkName
-from millwheel.model.record import Record, RecordId, decode_json
+from millwheel.model.record import Record
 
 Bytes = bytes | memoryview
 """What was packed here, or stands somewhere in what a carrier has brought."""
 
 
-class Columns(NamedTuple):
-    """Records of one stream. ``values`` are packed already, or objects that nobody else holds.
-
-    Where there are ``fields``, there are no ``values`` but those that ``json`` can be decoded to.
-    """
-
-    keys: list[str]
-    timestamps: list[int]
-    values: list[Any]
-    ids: list[RecordId | None] | None
-    packed: bool
-    json: list[bytes] | None = None
-    """Where every value came as a line of JSON: the lines."""
-    fields: dict[str, list[Any]] | None = None
-    """By name: a field of each value, read without decoding the rest."""
-    counts: list[int] | None = None
-    """Where the records are in order of their keys: how many each key has. Then ``keys`` has each once."""
-    times: bytes | None = None
-    """The timestamps as they travel, where they are needed for nothing else; there are no others then."""
-
-    def packed_values(self) -> bytes:
-        """The values as one MessagePack array."""
-        return array_of(self.values) if self.packed else pack(self.values)
-
-    def dealt(self, places: Sequence[int], count: int) -> list[Columns]:
-        """The records by place, of which there are so many; those with a higher place are for nobody."""
-
-        def deal(column: Sequence[Any] | None) -> Sequence[Any]:
-            return [None] * count if column is None else _dealt(column, places, count)
-
-        return [
-            Columns(keys, timestamps, values, ids, self.packed, json)
-            for keys, timestamps, values, ids, json in zip(
-                deal(self.keys),
-                deal(self.timestamps),
-                deal(self.values) if self.json is None else [[]] * count,
-                deal(self.ids),
-                deal(self.json),
-                strict=True,
-            )
-        ]
-
-    def objects(self) -> list[Any]:
-        """The values themselves; a copy where they are packed."""
-        if self.fields is not None:
-            assert self.json is not None
-            return list(map(decode_json, self.json))
-        return cast(list[Any], unpack(array_of(self.values))) if self.packed else self.values
-
-
-def _dealt(column: Sequence[Any], places: Sequence[int], count: int) -> list[list[Any]]:
-    dealt: list[list[Any]] = [[] for _ in range(count + 1)]
-    deque(
-        map(list.append, map(dealt.__getitem__, places), column), maxlen=0
-    )  # no line of Python for a record
-    return dealt[:count]
-
-
-def array_of(packed: Sequence[bytes]) -> bytes:
-    """A MessagePack array of values that are packed already.
-
-    >>> unpack(array_of([pack(1), pack("two")]))
-    [1, 'two']
-    """
-    n = len(packed)
-    if n < 16:
-        head = bytes((0x90 | n,))
-    elif n < 1 << 16:
-        head = b"\xdc" + n.to_bytes(2, "big")
-    else:
-        head = b"\xdd" + n.to_bytes(4, "big")
-    return head + b"".join(packed)
-
-
 class Section(NamedTuple):
-    """The records for one consumer, from one stream, in one interval or one tablet of it, as they were sent.
-
-    Either ``packed`` values are there, or the ``json`` that they are to be decoded from. A step that is run
-    again decodes them again: hooks may change the values that they get.
-    """
+    """The records for one consumer, from one stream, in one interval or one tablet of it, as sent."""
 
     edge: int
     interval: int
     tablet: int | None
-    keys: list[str]
-    timestamps: list[int]
-    ids: list[RecordId | None] | None
-    packed: bytes | None
-    json: list[bytes] | None
-    counts: list[int] | None = None
-    """Where the records are in order of their keys: how many each key has, one key after the other."""
+    columns: bytes
 
-    def values(self) -> list[Any] | None:
-        """The values, anew at each call."""
-        return None if self.packed is None else cast(list[Any], unpack(self.packed))
+    def batch(self) -> tuple[RecordBatch, list[int] | None]:
+        """The records, and how many each key has where they are in order of their keys.
 
-    def by_tablet(self, tablets: Sequence[int]) -> list[Section]:
-        """A section for each tablet, of one that is for several: the tablets of its records are given."""
-        positions: dict[int, list[int]] = {}
-        for position, tablet in enumerate(tablets):
-            positions.setdefault(tablet, []).append(position)
-        values = self.values()
-        return [
-            self._replace(
-                tablet=tablet,
-                keys=[self.keys[i] for i in mine],
-                timestamps=[self.timestamps[i] for i in mine],
-                ids=None if self.ids is None else [self.ids[i] for i in mine],
-                packed=None if values is None else pack([values[i] for i in mine]),
-                json=None if self.json is None else [self.json[i] for i in mine],
-            )
-            for tablet, mine in positions.items()
-        ]
+        Anew at each call: hooks may change the values that they get, and a step may be run again.
+        """
+        return unpack_columns(self.columns)
 
 
-def pack_section(edge: int, interval: int, tablet: int | None, columns: Columns) -> bytes:
-    """A section's bytes."""
-    json = columns.json
-    values = columns.packed_values() if json is None else b"\n".join(json)
-    times = array("q", columns.timestamps).tobytes() if columns.times is None else columns.times
-    return pack_plain(
-        [edge, interval, tablet, columns.keys, times, columns.ids, json is not None, values, columns.counts]
-    )
+def pack_section(
+    edge: int, interval: int, tablet: int | None, batch: RecordBatch, counts: list[int] | None = None
+) -> bytes:
+    """A section's bytes; with ``counts``, the batch has each key once."""
+    return pack_plain([edge, interval, tablet, pack_columns(batch, counts)])
 
 
 def unpack_section(data: Bytes) -> Section:
     """The inverse of `pack_section`."""
-    edge, interval, tablet, keys, timestamps, ids, is_json, values, *more = unpack(data)
-    counts = more[0] if more else None  # a checkpoint of an earlier version has none
-    if counts is not None:
-        keys = list(chain.from_iterable(map(repeat, keys, counts)))
-    times = _numbers("q", timestamps)
-    if is_json:
-        return Section(edge, interval, tablet, keys, times, ids, None, values.split(b"\n"), counts)
-    return Section(edge, interval, tablet, keys, times, ids, values, None, counts)
+    return Section(*unpack(data))
 
 
 class Batch(NamedTuple):
@@ -165,44 +55,43 @@ class Batch(NamedTuple):
 
     stream: str
     shard: int
-    keys: list[str]
-    timestamps: list[int]
-    ids: list[RecordId | None] | None
-    values: list[Any]
+    columns: RecordBatch
 
     def records(self) -> list[Record]:
         """As a sink of the user's own takes them."""
-        ids = self.ids or [None] * len(self.keys)
-        return [
-            Record(value, time, key, self.stream, id)
-            for value, time, key, id in zip(self.values, self.timestamps, self.keys, ids, strict=True)
-        ]
+        return list(self.columns.records(self.stream))
 
 
-def pack_batch(stream: str, shard: int, columns: Columns) -> bytes:
+def pack_batch(stream: str, shard: int, batch: RecordBatch) -> bytes:
     """A batch's bytes."""
-    return pack_plain(
-        [
-            stream,
-            shard,
-            columns.keys,
-            array("q", columns.timestamps).tobytes(),
-            columns.ids,
-            columns.packed_values(),
-        ]
-    )
+    return pack_plain([stream, shard, pack_columns(batch)])
 
 
 def unpack_batch(data: bytes) -> Batch:
     """The inverse of `pack_batch`."""
-    stream, shard, keys, timestamps, ids, values = unpack(data)
-    return Batch(stream, shard, keys, _numbers("q", timestamps), ids, unpack(values))
+    stream, shard, columns = unpack(data)
+    return Batch(stream, shard, unpack_columns(columns)[0])
 
 
-def _numbers(kind: str, data: bytes) -> list[int]:
-    numbers = array(kind)
-    numbers.frombytes(data)
-    return numbers.tolist()
+def pack_columns(batch: RecordBatch, counts: list[int] | None = None) -> bytes:
+    """Records on the wire. With ``counts`` they are in order of their keys, and each key is there once."""
+    json, times = batch.json, batch.timestamps
+    data = array("q", times).tobytes() if isinstance(times, list) else times.tobytes()
+    values = batch.packed_values() if json is None else b"\n".join(json)
+    return pack_plain([batch.keys, data, batch.ids, json is not None, values, counts])
+
+
+def unpack_columns(data: Bytes) -> tuple[RecordBatch, list[int] | None]:
+    """The inverse of `pack_columns`; values that came packed are objects."""
+    keys, times, ids, is_json, values, counts = unpack(data)
+    numbers = array("q")
+    numbers.frombytes(times)
+    if counts is not None:
+        keys = list(chain.from_iterable(map(repeat, keys, counts)))
+    if is_json:
+        lines = values.split(b"\n") if numbers else []
+        return RecordBatch(numbers.tolist(), [], ids, keys, json=lines), counts
+    return RecordBatch(numbers.tolist(), unpack(values), ids, keys), counts
 
 
 _HEAD = 4  # bytes of a frame's parts that say how long the first one is

@@ -234,7 +234,9 @@ def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes
 
 
 def _write(sink: Sink, epoch: int, batch: Batch) -> None:
-    if not sink.write_columns(epoch, batch.shard, batch.keys, batch.timestamps, batch.values):
+    columns = batch.columns
+    values = columns.objects()
+    if not sink.write_columns(epoch, batch.shard, columns.key_column(), columns.timestamps, values):
         sink.write(epoch, batch.shard, batch.records())
 
 

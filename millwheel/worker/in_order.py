@@ -102,17 +102,13 @@ class Ordered:
     ) -> Callable[[str, list[int]], int]:
         """Runs a key's due records, and the timers before each, as far as the budget goes."""
         arrivals, late = self._arrivals, self.late
-        timestamps, streams, values, json = (
-            arrivals.timestamps,
-            arrivals.streams,
-            arrivals.values,
-            arrivals.json,
-        )
+        batch, streams = arrivals.batch, arrivals.streams
+        timestamps, values, json = batch.timestamps, batch.values, batch.json
         with_ids = arrivals.ids is not None or bool(arrivals.old_ids)
         only = arrivals.only_stream() or ""
-        lazy = json is not None and not arrivals.decoded
-        plain = bool(only) and not with_ids and not late and (json is None or lazy)
-        given: list[Any] = json if lazy and json is not None else values
+        lazy = json is not None
+        plain = bool(only) and not with_ids and not late
+        given: list[Any] = values if json is None else json
         time_of = timestamps.__getitem__
         new = Record.__new__
 
@@ -162,11 +158,10 @@ class Ordered:
                         first = _first(timers, wall, now)
                         context.changed = False
                     record = new(Record)
-                    text = json[position] if json is not None else None
-                    if text is None:
+                    if json is None:
                         record.value = values[position]
                     else:
-                        record._json = text
+                        record._json = json[position]
                     record.key = key
                     record.stream = streams[position]
                     record.timestamp = timestamp

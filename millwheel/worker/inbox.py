@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.graph import Edge, Graph
-from millwheel.model.record import RecordId, decode_json
+from millwheel.model.record import RecordId
 from millwheel.model.time import DAY
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.keyspace import (
@@ -24,7 +25,6 @@ from millwheel.store.keyspace import (
     time_bytes,
 )
 from millwheel.store.reorder_rows import Waiters
-from millwheel.worker.envelope import Columns, Section
 
 if TYPE_CHECKING:
     from millwheel.worker.bloom import IdFilter
@@ -40,32 +40,12 @@ class Arrivals:
     There may be a key for each record, so a key has nothing but a list of positions.
     """
 
-    __slots__ = (
-        "_names",
-        "_runs",
-        "_starts",
-        "decoded",
-        "digests",
-        "ids",
-        "json",
-        "keys",
-        "late",
-        "old_ids",
-        "streams",
-        "timestamps",
-        "values",
-    )
+    __slots__ = ("_names", "_runs", "_starts", "batch", "digests", "late", "old_ids", "streams")
 
     def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.timestamps: list[int] = []
+        self.batch = RecordBatch([], [], keys=[])
+        """All of them; lines of JSON where all came as such, else objects."""
         self.streams: list[str] = []
-        self.values: list[Any] = []
-        self.json: list[bytes | None] | None = None
-        """At the positions of records that are not decoded yet: their JSON."""
-        self.decoded = 0
-        """How many came as values, and not as JSON."""
-        self.ids: list[RecordId | None] | None = None
         self.old_ids: dict[int, RecordId] = {}
         """Of records that have waited: their IDs, which count as seen since they came."""
         self.late: set[int] = set()
@@ -77,67 +57,59 @@ class Arrivals:
         self._runs: list[tuple[int, list[int]]] = []
         """Where a section begins in which each key's records are together, and how many each key has."""
 
+    @property
+    def keys(self) -> list[str]:
+        """The key of each record."""
+        return self.batch.key_column()
+
+    @property
+    def timestamps(self) -> list[int]:
+        """The timestamp of each record."""
+        return self.batch.timestamps
+
+    @property
+    def ids(self) -> list[RecordId | None] | None:
+        """The IDs of new records, where one has some."""
+        return self.batch.ids
+
     def begin(self, tablet: int) -> None:
         """What is added from here on is for one tablet, until the next begins."""
-        self._starts[tablet] = len(self.keys)
+        self._starts[tablet] = len(self.streams)
 
     def parts(self) -> dict[int | None, range]:
         """The positions of records by tablet; by None those that are for any."""
-        bounds = [*self._starts.values(), len(self.keys)]
+        bounds = [*self._starts.values(), len(self.streams)]
         found: dict[int | None, range] = {None: range(bounds[0])}
         for tablet, (first, end) in zip(self._starts, itertools.pairwise(bounds), strict=True):
             found[tablet] = range(first, end)
         return found
 
-    def add_section(self, section: Section, stream: str) -> None:
-        """Adds what another task sent."""
-        if section.counts is not None:
-            self._runs.append((len(self.keys), section.counts))
-        self._add(section.keys, section.timestamps, stream, section.ids, section.values(), section.json)
+    def add(self, batch: RecordBatch, stream: str, counts: list[int] | None = None) -> None:
+        """Adds records; with ``counts`` they are in order of their keys, of which each has so many."""
+        if counts is not None:
+            self._runs.append((len(self.streams), counts))
+        if batch:
+            self._names.add(stream)
+        self.batch.extend(batch)
+        self.streams += [stream] * len(batch)
 
-    def add_local(self, columns: Columns, stream: str) -> None:
+    def add_local(self, batch: RecordBatch, stream: str) -> None:
         """Adds what a computation chained before this one produced; the values are copies."""
         self._starts.clear()  # for whatever tablet
-        self._add(columns.keys, columns.timestamps, stream, None, columns.objects(), None)
-
-    def _add(
-        self,
-        keys: list[str],
-        timestamps: list[int],
-        stream: str,
-        ids: list[RecordId | None] | None,
-        values: list[Any] | None,
-        json: list[bytes] | None,
-    ) -> None:
-        before, count = len(self.keys), len(keys)
-        if count:
-            self._names.add(stream)
-        self.decoded += count if json is None else 0
-        self.keys += keys
-        self.timestamps += timestamps
-        self.streams += [stream] * count
-        self.values += [None] * count if values is None else values
-        if json is not None and self.json is None:
-            self.json = [None] * before
-        if self.json is not None:
-            self.json += [None] * count if json is None else json
-        if ids is not None and self.ids is None:
-            self.ids = [None] * before
-        if self.ids is not None:
-            self.ids += [None] * count if ids is None else ids
+        self.add(RecordBatch(batch.timestamps, batch.objects(), keys=batch.key_column()), stream)
 
     def add_backlog(self, data: bytes) -> None:
         """Adds what the last step left of a tablet: before everything else of that."""
         for stream, keys, timestamps, ids, values in unpack(data):
-            self._add(keys, timestamps, stream, ids, values, None)
+            self.add(RecordBatch(timestamps, values, ids, keys), stream)
 
     def add_waiting(self, waiters: Waiters) -> None:
         """Adds records that have waited for the watermark."""
-        before = len(self.keys)
-        self._add(waiters.keys, waiters.timestamps, "", None, waiters.values, waiters.json)
-        self._names.discard("")
+        before = len(self.streams)
+        values = [] if waiters.values is None else waiters.values
+        self.batch.extend(RecordBatch(waiters.timestamps, values, keys=waiters.keys, json=waiters.json))
         self._names.update(waiters.streams)
-        self.streams[before:] = waiters.streams
+        self.streams += waiters.streams
         self.late.update(before + place for place in waiters.late)
         if waiters.ids is not None:
             self.old_ids.update({before + i: id for i, id in enumerate(waiters.ids) if id is not None})
@@ -151,21 +123,16 @@ class Arrivals:
         """Records, by tablet and in order, as they are stored for the next epoch."""
         positions = list(positions)
         by_tablet: dict[int, list[int]] = {}
-        for position, tablet in zip(positions, tablets_of([self.keys[i] for i in positions]), strict=True):
+        keys = self.keys
+        for position, tablet in zip(positions, tablets_of([keys[i] for i in positions]), strict=True):
             by_tablet.setdefault(tablet, []).append(position)
         for tablet, mine in by_tablet.items():
             runs = [list(run) for _, run in itertools.groupby(mine, self.streams.__getitem__)]
             yield backlog_key(computation, tablet), pack([self._run(run) for run in runs])
 
     def _run(self, positions: list[int]) -> list[Any]:
-        ids = None if self.ids is None else [self.ids[i] for i in positions]
-        return [
-            self.streams[positions[0]],
-            [self.keys[i] for i in positions],
-            [self.timestamps[i] for i in positions],
-            ids,
-            [self.value(i) for i in positions],
-        ]
+        mine = self.batch.take(positions)
+        return [self.streams[positions[0]], mine.keys, mine.timestamps, mine.ids, mine.objects()]
 
     def only_stream(self) -> str | None:
         """The stream of all records, where there is but one."""
@@ -173,21 +140,22 @@ class Arrivals:
 
     def value(self, position: int) -> Any:
         """A record's value, decoded."""
-        json = self.json[position] if self.json is not None else None
-        return self.values[position] if json is None else decode_json(json)
+        return self.batch.value(position)
 
     def by_key(self, part: range) -> dict[str, list[int]]:
         """The positions of each key's records among these, in order."""
         positions: defaultdict[str, list[int]] = defaultdict(list)
+        keys = self.keys
         runs = [(start, counts) for start, counts in self._runs if part.start <= start < part.stop]
         if runs and sum(sum(counts) for _, counts in runs) == len(part):
             for start, counts in runs:
                 for count in counts:
                     end = start + count
-                    positions[self.keys[start]] += range(start, end)
+                    positions[keys[start]] += range(start, end)
                     start = end
             return positions
-        keys = self.keys if len(part) == len(self.keys) else self.keys[part.start : part.stop]
+        if len(part) < len(keys):
+            keys = keys[part.start : part.stop]
         deque(map(list.append, map(positions.__getitem__, keys), part), maxlen=0)  # a loop without a line
         return positions
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from millwheel.errors import InputError, MillWheelError, shorten
+from millwheel.model.batch import BadInput, RecordBatch, join
 from millwheel.model.codec import pack
 from millwheel.model.graph import Graph
-from millwheel.model.injector import BadInput, RecordBatch
 from millwheel.model.keys import By, ByKey
 from millwheel.model.names import WatermarkName
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
@@ -17,7 +17,6 @@ from millwheel.model.record import Record, RecordId
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.watermark.percentile import is_of
 from millwheel.watermark.source import Read, read_mark
-from millwheel.worker.envelope import Columns
 from millwheel.worker.plan import Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
@@ -51,7 +50,8 @@ class Injection:
         errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
         router = Router(self._graph, self._plan, 0, self._shard(source), errors)
         reads: list[Read] = []
-        pending = _Pending()
+        pending: list[RecordBatch] = []
+        waiting = 0
         fields = _fields(self._graph, source.stream)
         for item in ranges:
             top, count = item.newest, 0
@@ -62,15 +62,15 @@ class Injection:
                     batch = self._divert(source, item, batch.decoded(), bad, router)
                 if batch.timestamps:
                     top = max(top, max(batch.timestamps))
-                    if not pending.takes(batch):
-                        self._send(source, item, pending.take(), router)
-                    pending.add(batch)
-                if len(pending.timestamps) >= _ROUTED_AT_ONCE:
-                    self._send(source, item, pending.take(), router)
+                    pending.append(batch)
+                    waiting += len(batch)
+                if waiting >= _ROUTED_AT_ONCE:
+                    self._send(source, item, join(pending), router)
+                    pending, waiting = [], 0
             reads.append(Read(item.partition, item.watermark, top, item.last))
             self.report.records_in += count
             self.report.newest.append([source.name, item.partition, top, count])
-        self._send(source, ranges[-1], pending.take(), router)
+        self._send(source, ranges[-1], join(pending), router)
         router.finish()
         for each in self._plan.sources:
             if is_of(each, source.name):
@@ -85,27 +85,21 @@ class Injection:
     def _shard(self, source: Source) -> int:
         return self._graph.sources.index(source) * max(self._plan.tasks, 1) + self._task
 
-    def _send(self, source: Source, item: Range, columns: Columns, router: Router) -> None:
+    def _send(self, source: Source, item: Range, batch: RecordBatch, router: Router) -> None:
         """Routes records; where one of them cannot be encoded, the others are routed without it."""
         mark = router.mark()
         try:
-            router.inject(source, source.stream, columns)
+            router.inject(source, source.stream, batch)
         except MillWheelError:
             raise
         except Exception:
             router.rollback(mark)
-            if columns.fields is not None:
-                columns = columns._replace(values=columns.objects(), fields=None)
-            bad = {index: text for index, value in enumerate(columns.values) if (text := _unpackable(value))}
-            bad |= {i: _LARGE.format(shorten(id)) for i, id in enumerate(columns.ids or ()) if _is_large(id)}
+            batch = batch.decoded()
+            bad = {index: text for index, value in enumerate(batch.values) if (text := _unpackable(value))}
+            bad |= {i: _LARGE.format(shorten(id)) for i, id in enumerate(batch.ids or ()) if _is_large(id)}
             if not bad:
                 raise
-            batch = RecordBatch(columns.timestamps, columns.values, columns.ids, columns.keys)
-            good = self._divert(source, item, batch, bad, router)
-            assert good.keys is not None
-            router.inject(
-                source, source.stream, Columns(good.keys, good.timestamps, good.values, good.ids, False)
-            )
+            router.inject(source, source.stream, self._divert(source, item, batch, bad, router))
 
     def _divert(
         self, source: Source, item: Range, batch: RecordBatch, bad: dict[int, str], router: Router
@@ -130,58 +124,11 @@ class Injection:
         router.inject(
             source,
             source.stream + ERRORS_SUFFIX,
-            Columns([""] * len(values), [self._plan.now] * len(values), values, None, False),
+            RecordBatch([self._plan.now] * len(values), values),
         )
-        keep = [i for i in range(len(batch.timestamps)) if i not in bad]
-        return RecordBatch(
-            [batch.timestamps[i] for i in keep],
-            [batch.values[i] for i in keep],
-            None if batch.ids is None else [batch.ids[i] for i in keep],
-            None if batch.keys is None else [batch.keys[i] for i in keep],
-        )
-
-
-class _Pending:
-    """Batches gathered until they are routed together."""
-
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self.timestamps: list[int] = []
-        self.values: list[Any] = []
-        self.keys: list[str] = []
-        self.ids: list[Any] = []
-        self.json: list[bytes] | None = []
-        self.fields: dict[str, list[Any]] | None = None
-        self.with_ids = False
-
-    def takes(self, batch: RecordBatch) -> bool:
-        """Whether a batch is of the same kind as what is here: decoded, or not but for some fields."""
-        return not self.timestamps or (self.fields is None) == (batch.fields is None)
-
-    def add(self, batch: RecordBatch) -> None:
-        count = len(batch.timestamps)
-        self.timestamps += batch.timestamps
-        self.values += batch.values
-        self.keys += batch.keys if batch.keys is not None else [""] * count
-        self.ids += batch.ids if batch.ids is not None else [None] * count
-        self.with_ids |= batch.ids is not None
-        if batch.json is None:
-            self.json = None
-        elif self.json is not None:
-            self.json += batch.json
-        if batch.fields is not None:
-            if self.fields is None:
-                self.fields = {name: [] for name in batch.fields}
-            for name, column in batch.fields.items():
-                self.fields[name] += column
-
-    def take(self) -> Columns:
-        ids = self.ids if self.with_ids else None
-        columns = Columns(self.keys, self.timestamps, self.values, ids, False, self.json, self.fields)
-        self._clear()
-        return columns
+        good = batch.take([i for i in range(len(batch)) if i not in bad])
+        good.json = None
+        return good
 
 
 def _fields(graph: Graph, stream: str) -> list[str] | None:

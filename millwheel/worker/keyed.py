@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from millwheel.errors import MillWheelError, UserCodeError, shorten
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import key_text
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX
@@ -23,7 +24,6 @@ from millwheel.store.keyspace import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG,
 from millwheel.store.row import Times, encode_row, row_parts, row_version, with_version
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext, ReturnedValue
-from millwheel.worker.envelope import Columns
 from millwheel.worker.in_order import Ordered
 from millwheel.worker.inbox import Arrivals, SeenIds
 from millwheel.worker.report import NodeReport
@@ -75,7 +75,7 @@ class KeyedRun:
         self.report = NodeReport()
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
-        self.diverted: list[tuple[str, Columns]] = []
+        self.diverted: list[tuple[str, RecordBatch]] = []
         divert = context.node.errors == "divert"
         computation = context.computation
         self._own_record_hook: Any = computation.process_record
@@ -138,7 +138,7 @@ class KeyedRun:
         if ordered is not None:
             report.records -= len(ordered.waiting)
         report.user = context.counts
-        report.produced = sum(len(output.keys) for output in context.outputs.values())
+        report.produced = sum(len(output) for output in context.outputs.values())
         low = self._low_before
         for output in context.outputs.values():
             if output.timestamps and min(output.timestamps) < low:
@@ -260,8 +260,9 @@ class KeyedRun:
         A function of its own, so that what is the same for all keys is looked up once.
         """
         context, budget, hook, before = self._context, self._budget, self._record_hook, self._before
-        timestamps, streams, values = arrivals.timestamps, arrivals.streams, arrivals.values
-        json, ids, digests = arrivals.json, arrivals.ids, arrivals.digests
+        batch = arrivals.batch
+        timestamps, streams, values = batch.timestamps, arrivals.streams, batch.values
+        json, ids, digests = batch.json, batch.ids, arrivals.digests
         new = Record.__new__
         takes_late = self._takes_late
 
@@ -288,11 +289,7 @@ class KeyedRun:
                     if json is None:
                         record.value = values[position]
                     else:
-                        text = json[position]
-                        if text is None:
-                            record.value = values[position]
-                        else:
-                            record._json = text
+                        record._json = json[position]
                     record.key = key
                     record.stream = streams[position]
                     record.timestamp = timestamp = timestamps[position]
@@ -331,7 +328,7 @@ class KeyedRun:
             report.dropped += 1
         else:
             report.diverted += 1
-            late = Columns([record.key], [record.timestamp], [pack(record.value)], None, True)
+            late = RecordBatch([record.timestamp], [pack(record.value)], keys=[record.key], packed=True)
             self.diverted.append((node.name + LATE_SUFFIX, late))
         return False
 

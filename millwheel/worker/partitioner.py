@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from millwheel.worker.envelope import Columns
+from millwheel.model.batch import RecordBatch
 
 
 class Dealt:
@@ -19,18 +19,18 @@ class Dealt:
     can be sent, and nothing else.
     """
 
-    def __init__(self, columns: Columns, places: Iterable[int], count: int) -> None:
+    def __init__(self, batch: RecordBatch, places: Iterable[int], count: int) -> None:
         kind = np.uint16 if count < 1 << 16 else np.uint32  # NumPy sorts the short ones without comparing
-        numbers = np.fromiter(places, dtype=kind, count=len(columns.timestamps))
+        numbers = np.fromiter(places, dtype=kind, count=len(batch))
         order = numbers.argsort(kind="stable")
         self._sizes = np.bincount(numbers, minlength=count)[:count]
         self._starts = np.concatenate(([0], np.cumsum(self._sizes))).tolist()
-        self._times: NDArray[np.int64] = np.array(columns.timestamps, dtype=np.int64)[order]
-        self._columns = columns
+        self._times: NDArray[np.int64] = np.array(batch.timestamps, dtype=np.int64)[order]
+        self._batch = batch
         self._pick = itemgetter(*order.tolist()) if len(order) > 1 else None
-        self._values = self._picked(columns.values) if columns.json is None else ()
-        self._json = self._picked(columns.json)
-        self._ids = self._picked(columns.ids)
+        self._values = self._picked(batch.values) if batch.json is None else ()
+        self._json = self._picked(batch.json)
+        self._ids = self._picked(batch.ids)
 
     def _picked(self, column: Sequence[Any] | None) -> Sequence[Any] | None:
         if column is None:
@@ -39,7 +39,7 @@ class Dealt:
 
     def keys(self) -> Sequence[Any]:
         """The key of each record."""
-        found = self._picked(self._columns.keys)
+        found = self._picked(self._batch.keys)
         assert found is not None
         return found
 
@@ -52,18 +52,16 @@ class Dealt:
         """Where the records of these places are."""
         return slice(self._starts[first], self._starts[last])
 
-    def cut(self, first: int, last: int, keys: Sequence[str], counts: list[int] | None = None) -> Columns:
+    def cut(self, first: int, last: int, keys: Sequence[str]) -> RecordBatch:
         """The records of some places, with their keys."""
         mine = self.span(first, last)
         json, ids, values = self._json, self._ids, self._values
-        return Columns(
-            list(keys),
-            [],
+        times: Any = self._times[mine]  # an array, which travels as it is
+        return RecordBatch(
+            times,
             [] if json is not None or values is None else list(values[mine]),
             None if ids is None else list(ids[mine]),
-            self._columns.packed,
-            None if json is None else list(json[mine]),
-            None,
-            counts,
-            self._times[mine].tobytes(),
+            list(keys),
+            json=None if json is None else list(json[mine]),
+            packed=self._batch.packed,
         )

@@ -186,17 +186,15 @@ def is_due(timestamp: int, watermark: int) -> bool:
 def _waiters(arrivals: Arrivals, positions: Sequence[int], late: set[int]) -> Waiters:
     with_ids = arrivals.ids is not None or bool(arrivals.old_ids)
     ids = [arrivals.id(i) for i in positions] if with_ids else []
-    json = arrivals.json
-    lines = None if json is None else [json[i] for i in positions]
-    all_json = lines is not None and None not in lines
+    mine = arrivals.batch.take(positions)
     return Waiters(
         [arrivals.streams[i] for i in positions],
-        [arrivals.keys[i] for i in positions],
-        [arrivals.timestamps[i] for i in positions],
+        mine.key_column(),
+        mine.timestamps,
         ids if any(id is not None for id in ids) else None,
         [place for place, i in enumerate(positions) if i in late] if late else [],
-        None if all_json else [arrivals.value(i) for i in positions],
-        lines if all_json else None,  # type: ignore[arg-type]
+        None if mine.json is not None else mine.values,
+        mine.json,
     )
 
 
@@ -220,6 +218,7 @@ def _by_tablet(arrivals: Arrivals, positions: Sequence[int]) -> dict[int, list[i
             t: list(positions[low:high]) for t, (low, high) in cuts.items() if t is not None and low < high
         }
     found: dict[int, list[int]] = {}
-    for position, tablet in zip(positions, tablets_of([arrivals.keys[i] for i in positions]), strict=True):
+    keys = list(map(arrivals.keys.__getitem__, positions))
+    for position, tablet in zip(positions, tablets_of(keys), strict=True):
         found.setdefault(tablet, []).append(position)
     return found

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, cast
 
 from millwheel.errors import UserCodeError, shorten
+from millwheel.model.batch import RecordBatch, join
 from millwheel.model.codec import pack
 from millwheel.model.derived import Derived, KeptKey
 from millwheel.model.graph import Edge, Graph
@@ -18,7 +20,7 @@ from millwheel.model.keys import SKIP, TABLETS, By, ByKey
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
 from millwheel.store.keyspace import tablets_of
-from millwheel.worker.envelope import Columns, pack_batch, pack_section
+from millwheel.worker.envelope import pack_batch, pack_section
 from millwheel.worker.plan import Plan
 
 
@@ -36,43 +38,43 @@ class Router:
         self._shard = shard
         self._diverted = diverted
         self.sections: list[tuple[int, int, bytes]] = []
-        self.local: dict[int, list[Columns]] = {}
+        self.local: dict[int, list[RecordBatch]] = {}
         self.batches: list[bytes] = []
         self.streams: dict[str, int] = {}
         self.failed: dict[str, int] = {}
-        self.sinks: dict[str, list[Columns]] = {}
+        self.sinks: dict[str, list[RecordBatch]] = {}
 
-    def inject(self, source: Source, stream: str, columns: Columns) -> None:
+    def inject(self, source: Source, stream: str, batch: RecordBatch) -> None:
         """Puts what a source has read on a stream; what is read once more, for who catches up alone."""
         edges = self._graph.readers(source, stream)
         if source.reader:
-            self._send(edges, columns, None)
+            self._send(edges, batch, None)
         else:
-            self._put(stream, columns, None, edges)
+            self._put(stream, batch, None, edges)
         for derived, parent in self._graph.derived.get(stream, ()):
-            self.inject(source, derived.name, self._derive(derived, parent, stream, columns, None))
+            self.inject(source, derived.name, self._derive(derived, parent, stream, batch, None))
 
-    def send(self, stream: str, columns: Columns, producer: str | None) -> None:
+    def send(self, stream: str, batch: RecordBatch, producer: str | None) -> None:
         """Puts records on a stream: to each consumer, to the sinks, and on the streams derived from it."""
-        self._put(stream, columns, producer, self._graph.consumers[stream])
+        self._put(stream, batch, producer, self._graph.consumers[stream])
         for derived, parent in self._graph.derived.get(stream, ()):
-            self.send(derived.name, self._derive(derived, parent, stream, columns, producer), producer)
+            self.send(derived.name, self._derive(derived, parent, stream, batch, producer), producer)
 
-    def _put(self, stream: str, columns: Columns, producer: str | None, edges: tuple[Edge, ...]) -> None:
-        count = len(columns.timestamps)
+    def _put(self, stream: str, batch: RecordBatch, producer: str | None, edges: tuple[Edge, ...]) -> None:
+        count = len(batch)
         if not count:
             return
         self.streams[stream] = self.streams.get(stream, 0) + count
-        self._send(edges, columns, producer)
+        self._send(edges, batch, producer)
         if stream in self._graph.sinks:
-            self.sinks.setdefault(stream, []).append(columns)
+            self.sinks.setdefault(stream, []).append(batch)
 
     def _derive(
-        self, derived: Derived, parent: int, stream: str, columns: Columns, producer: str | None
-    ) -> Columns:
+        self, derived: Derived, parent: int, stream: str, batch: RecordBatch, producer: str | None
+    ) -> RecordBatch:
         """The records of a derived stream; one that its functions fail on goes where its producer diverts."""
-        if not columns.timestamps:
-            return columns
+        if not batch:
+            return batch
         from millwheel.worker.derive import derive  # which pipelines without operators do without
 
         def failed(record: Record, what: str, cause: Exception | None) -> None:
@@ -89,20 +91,20 @@ class Router:
             self.send(errors, diverted(record, message, cause), None)
 
         used = len(self._graph.derived[stream]) + (stream in self._graph.sinks)
-        return derive(derived, parent, stream, columns, failed, alone=used == 1)
+        return derive(derived, parent, stream, batch, failed, alone=used == 1)
 
-    def _send(self, edges: tuple[Edge, ...], columns: Columns, producer: str | None) -> None:
+    def _send(self, edges: tuple[Edge, ...], batch: RecordBatch, producer: str | None) -> None:
         objects: list[Any] = []
         for edge in edges:
             chained = producer is not None and edge.level == self._level and isinstance(edge.extractor, ByKey)
             if chained:
-                self.local.setdefault(edge.index, []).append(columns)
+                self.local.setdefault(edge.index, []).append(batch)
                 continue
             if isinstance(edge.extractor, ByKey):
-                keys: list[Any] = columns.keys
+                keys: list[Any] = batch.key_column()
             else:
-                keys = self._keys(edge, columns, objects)
-            self._pack(edge, keys, columns)
+                keys = self._keys(edge, batch, objects)
+            self._pack(edge, keys, batch)
 
     def mark(self) -> tuple[Any, ...]:
         """What there is so far, for `rollback`."""
@@ -122,32 +124,33 @@ class Router:
         """Packs what goes to sinks: one batch a stream, so that (epoch, shard) names it."""
         order = {stream: index for index, stream in enumerate(sorted(self._graph.sinks))}
         for stream, parts in self.sinks.items():
-            whole = parts[0] if len(parts) == 1 else _concatenate(parts)
+            whole = join(parts)
             shard = order[stream] * _SHARDS_A_STREAM + self._level * _SHARDS_A_LEVEL + self._shard
             self.batches.append(pack_batch(stream, shard, whole))
 
-    def _keys(self, edge: Edge, columns: Columns, objects: list[Any]) -> list[Any]:
+    def _keys(self, edge: Edge, batch: RecordBatch, objects: list[Any]) -> list[Any]:
         """The consumer's key of each record; fills ``objects`` with the values once they are needed."""
         extractor = edge.extractor
         if isinstance(extractor, KeptKey):
-            return cast(list[Any], columns.keys)
-        fields = columns.fields
+            return cast(list[Any], batch.key_column())
+        fields = batch.fields
         if isinstance(extractor, By) and fields is not None and fields.keys() >= set(extractor.fields):
             keys = extractor.texts([fields[field] for field in extractor.fields])
             if keys is not None:
                 return cast(list[Any], keys)
         if not objects:
-            objects += columns.objects()
+            objects += batch.objects()
         if isinstance(extractor, By):
             keys = extractor.column(objects)
             if keys is not None:
                 return cast(list[Any], keys)
-        return [self._key(edge, columns, objects, i) for i in range(len(objects))]
+        return [self._key(edge, batch, objects, i) for i in range(len(objects))]
 
-    def _key(self, edge: Edge, columns: Columns, objects: list[Any], i: int) -> Any:
+    def _key(self, edge: Edge, batch: RecordBatch, objects: list[Any], i: int) -> Any:
         extractor = edge.extractor
-        id = columns.ids[i] if columns.ids is not None else None
-        record = Record(objects[i], columns.timestamps[i], columns.keys[i], edge.stream, id)
+        id = batch.ids[i] if batch.ids is not None else None
+        key = "" if batch.keys is None else batch.keys[i]
+        record = Record(objects[i], batch.timestamps[i], key, edge.stream, id)
         try:
             key = extractor(record)
         except Exception as error:
@@ -179,28 +182,33 @@ class Router:
         self.failed[edge.consumer] = self.failed.get(edge.consumer, 0) + 1
         self.send(errors, diverted(record, message, cause), None)
 
-    def _pack(self, edge: Edge, keys: list[Any], columns: Columns) -> None:
+    def _pack(self, edge: Edge, keys: list[Any], batch: RecordBatch) -> None:
         """A section for each interval; of many records one for each tablet.
 
         The receiver of many works on a piece that fits a processor's cache, and then on the next.
         """
         intervals = self._plan.intervals[edge.level - 1]
         table = self._plan.tables[edge.level - 1]
-        columns = columns._replace(keys=keys)
+        batch = replace(batch, keys=keys, fields=None)
         if len(keys) >= _MANY:
-            for tablet, mine in enumerate(_by_tablet(columns)):
-                self._section(edge, table[tablet], tablet, mine)
+            for tablet, (mine, counts) in enumerate(_by_tablet(batch)):
+                self._section(edge, table[tablet], tablet, mine, counts)
         elif len(intervals) == 1 and SKIP not in keys:
-            self._section(edge, 0, None, columns)
+            self._section(edge, 0, None, batch)
         else:
-            count = len(intervals)
-            for index, mine in enumerate(columns.dealt(_places(keys, _distinct(keys), table, count), count)):
-                self._section(edge, index, None, mine)
+            positions: list[list[int]] = [[] for _ in range(len(intervals) + 1)]
+            for position, place in enumerate(_places(keys, _distinct(keys), table, len(intervals))):
+                positions[place].append(position)
+            for index, own in enumerate(positions[:-1]):
+                self._section(edge, index, None, batch.take(own))
 
-    def _section(self, edge: Edge, index: int, tablet: int | None, columns: Columns) -> None:
-        if columns.keys:
+    def _section(
+        self, edge: Edge, index: int, tablet: int | None, batch: RecordBatch, counts: list[int] | None = None
+    ) -> None:
+        if batch.keys:
             slot = self._plan.intervals[edge.level - 1][index].slot
-            self.sections.append((edge.level, slot, pack_section(edge.index, index, tablet, columns)))
+            data = pack_section(edge.index, index, tablet, batch, counts)
+            self.sections.append((edge.level, slot, data))
 
 
 _MANY = 8_000  # records that are sent at once: fewer are in the cache as it is
@@ -208,16 +216,16 @@ _SAMPLE = 4_000  # of them, to see whether keys come again
 _OFTEN = 8  # records of a key: with fewer, a list for each of them costs more than it spares
 
 
-def _by_tablet(columns: Columns) -> list[Columns]:
+def _by_tablet(batch: RecordBatch) -> list[tuple[RecordBatch, list[int] | None]]:
     """The records of each tablet; key by key, where keys come so often that naming each once spares work."""
     from millwheel.worker.partitioner import Dealt  # with NumPy, which small epochs do without
 
-    keys: list[Any] = columns.keys
+    keys: list[Any] = batch.key_column()
     distinct = _distinct(keys)
     if distinct is None or len(distinct) * _OFTEN > len(keys):
-        dealt = Dealt(columns, _places(keys, distinct, range(TABLETS), TABLETS), TABLETS)
+        dealt = Dealt(batch, _places(keys, distinct, range(TABLETS), TABLETS), TABLETS)
         sorted_keys = dealt.keys()
-        return [dealt.cut(t, t + 1, sorted_keys[dealt.span(t, t + 1)]) for t in range(TABLETS)]
+        return [(dealt.cut(t, t + 1, sorted_keys[dealt.span(t, t + 1)]), None) for t in range(TABLETS)]
     distinct.pop(SKIP, None)
     names = list(distinct)
     by_tablet: list[list[str]] = [[] for _ in range(TABLETS)]
@@ -225,12 +233,12 @@ def _by_tablet(columns: Columns) -> list[Columns]:
         by_tablet[tablet].append(key)
     numbers: dict[Any, int] = {key: number for number, key in enumerate(chain.from_iterable(by_tablet))}
     numbers[SKIP] = len(names)
-    dealt = Dealt(columns, map(numbers.__getitem__, keys), len(names))
-    found = []
+    dealt = Dealt(batch, map(numbers.__getitem__, keys), len(names))
+    found: list[tuple[RecordBatch, list[int] | None]] = []
     first = 0
     for mine in by_tablet:
         last = first + len(mine)
-        found.append(dealt.cut(first, last, mine, dealt.sizes(first, last)))
+        found.append((dealt.cut(first, last, mine), dealt.sizes(first, last)))
         first = last
     return found
 
@@ -263,21 +271,7 @@ _SHARDS_A_LEVEL = 1 << 14
 _SHARDS_A_STREAM = 1 << 20
 
 
-def _concatenate(parts: list[Columns]) -> Columns:
-    """Several batches of one stream as one."""
-    ids = None
-    if any(part.ids is not None for part in parts):
-        ids = [id for part in parts for id in (part.ids or [None] * len(part.keys))]
-    return Columns(
-        [key for part in parts for key in part.keys],
-        [time for part in parts for time in part.timestamps],
-        [value if part.packed else pack(value) for part in parts for value in part.values],
-        ids,
-        True,
-    )
-
-
-def diverted(record: Record, message: str, cause: BaseException | None) -> Columns:
+def diverted(record: Record, message: str, cause: BaseException | None) -> RecordBatch:
     """A record as it goes to an errors stream: its key and timestamp, what was wrong, and its value.
 
     It is packed, so that each consumer gets a copy of its own.
@@ -289,4 +283,4 @@ def diverted(record: Record, message: str, cause: BaseException | None) -> Colum
         "value": record.value,
         "id": record.id,
     }
-    return Columns([record.key], [record.timestamp], [pack(value)], None, True)
+    return RecordBatch([record.timestamp], [pack(value)], keys=[record.key], packed=True)

@@ -15,7 +15,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from millwheel.model.codec import pack
@@ -40,8 +40,8 @@ from millwheel.worker.commit import (
     weak_levels,
 )
 from millwheel.worker.context import HookContext
-from millwheel.worker.envelope import Columns, Section
-from millwheel.worker.gather import gather, take_up
+from millwheel.worker.envelope import Section
+from millwheel.worker.gather import Opened, gather, take_up
 from millwheel.worker.holds import EndedHolds
 from millwheel.worker.in_order import Ordered
 from millwheel.worker.inbox import (
@@ -265,15 +265,13 @@ class _Attempt:
         limit = None if plan.ends_holds else plan.due_limit
         waiting, bound = take_up(number, snapshot, tablets, until, limit, in_order=in_order)
         folding = folding_of(context.computation)
-        blobs: list[bytes] = []
-        if folding is not None:  # a section without records has partial aggregates of them
-            blobs = [blob for section in sections if not section.keys for blob in section.values() or ()]
-            sections = [section for section in sections if section.keys]
-        streams = [(section, graph.edges[section.edge].stream) for section in sections]
-        arrivals, waited = gather(number, mine, snapshot, streams, waiting)
+        opened = [Opened(s.tablet, graph.edges[s.edge].stream, *s.batch()) for s in sections]
+        # A section without records has partial aggregates of them.
+        blobs: list[bytes] = [blob for part in opened if not part.batch for blob in part.batch.values]
+        arrivals, waited = gather(number, mine, snapshot, [part for part in opened if part.batch], waiting)
         for edge in worker._edges[name]:
-            for columns in self._router.local.pop(edge.index, ()):
-                arrivals.add_local(columns, edge.stream)
+            for batch in self._router.local.pop(edge.index, ()):
+                arrivals.add_local(batch, edge.stream)
         seen = SeenIds(number)
         ids: IdFilter | None = None
         if graph.nodes[name].exactly_once and arrivals.ids is not None:
@@ -377,8 +375,8 @@ class _Attempt:
                 self._puts.append((new, value))
         if worker._retention[name]:
             self._deletes += seen.expired(snapshot, plan.now, _FORGET * len(worker._retention[name]))
-        for stream, columns in _productions(context, run.diverted):
-            self._router.send(stream, columns, name)
+        for stream, batch in (*context.outputs.items(), *run.diverted):
+            self._router.send(stream, batch, name)
         return {name: report.low, **fast}
 
     def writes(self, outcome: Outcome) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
@@ -388,9 +386,3 @@ class _Attempt:
         self._puts.append((interval_key(self._level, interval.first), state))
         self._puts.append((checkpoint_key(self._level, interval.first), outcome.to_bytes()))
         return self._puts, self._deletes
-
-
-def _productions(context: HookContext, diverted: list[tuple[str, Columns]]) -> Iterator[tuple[str, Columns]]:
-    for stream, output in context.outputs.items():
-        yield stream, Columns(output.keys, output.timestamps, output.values, None, True)
-    yield from diverted

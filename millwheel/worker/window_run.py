@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from millwheel.errors import CodecError, StoreError, UserCodeError
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.folding import Folded, Folding
 from millwheel.model.keys import TABLETS, key_text
@@ -27,7 +28,6 @@ from millwheel.store.row import encode_row, row_parts
 from millwheel.store.windows import END, OTHER_FORM, WindowRow, is_window, window_of, window_suffix
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
-from millwheel.worker.envelope import Columns
 from millwheel.worker.grouping import (
     Column,
     Numbers,
@@ -96,7 +96,7 @@ class WindowRun:
         self.report = NodeReport()
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
-        self.diverted: list[tuple[str, Columns]] = []
+        self.diverted: list[tuple[str, RecordBatch]] = []
 
     def take(self, folding: Folding, blobs: Iterable[bytes], *, fires: bool) -> None:
         """Says what the computation computes, and gives what came in the place of records.
@@ -137,7 +137,7 @@ class WindowRun:
             self._merge(snapshot, arrivals, parts, due, due_limit, order, fires=fires)
         report.left = len(self.left)
         report.user = context.counts
-        report.produced = sum(len(output.keys) for output in context.outputs.values())
+        report.produced = sum(len(output) for output in context.outputs.values())
         for output in context.outputs.values():
             if output.timestamps and min(output.timestamps) < self._low_before:
                 report.produced_late += sum(time < self._low_before for time in output.timestamps)
@@ -175,7 +175,8 @@ class WindowRun:
                     fresh.append(position)
             report.duplicates += len(piece) - len(fresh)
             piece = fresh
-        keys, times = [arrivals.keys[i] for i in piece], [arrivals.timestamps[i] for i in piece]
+        keys = list(map(arrivals.keys.__getitem__, piece))
+        times = list(map(arrivals.timestamps.__getitem__, piece))
         names, codes = codes_of(keys)
         mine = spread(folding, np.array(times, np.int64), self._before)
         report.late += mine.late
@@ -354,7 +355,7 @@ class WindowRun:
                 f"that begins at {start} cannot be encoded: {error}"
             ) from error
         output.timestamps += [min(end - 1, MAX_TIME)] * len(keys)
-        output.keys += keys
+        output.keys += keys  # type: ignore[operator]  # productions have keys
 
     def _look_for_hot(self, whole: Partials) -> None:
         """Finds the key with the most records, where it has a good part of them."""

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import millwheel as mw
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import pack
 from millwheel.store.keyspace import tablets_of
 from millwheel.worker import route
-from millwheel.worker.envelope import Columns, pack_section, unpack_section
+from millwheel.worker.envelope import pack_section, unpack_section
 
 _keys = st.lists(st.sampled_from(["a", "b", "c", "", "ü", "k1", "k2", mw.SKIP]), min_size=1, max_size=60)
 
@@ -28,29 +29,29 @@ def test_sections_have_each_record_once_in_order(
 ) -> None:
     values = [{"n": n} for n in range(len(keys))]
     lines = [b'{"n":%d}' % n for n in range(len(keys))]
-    columns = Columns(
-        keys,
+    batch = RecordBatch(
         [(-1) ** n * (2**62 + n) for n in range(len(keys))],
         [pack(value) for value in values] if kind == "packed" else values,
         [f"id-{n}" if n % 3 else None for n in range(len(keys))] if with_ids else None,
-        kind == "packed",
-        lines if kind == "json" else None,
+        keys,
+        json=lines if kind == "json" else None,
+        packed=kind == "packed",
     )
     found: dict[tuple[int, str], list[Any]] = {}
     with mock.patch.object(route, "_OFTEN", often):
-        parts = route._by_tablet(columns)
-    for tablet, part in enumerate(parts):
+        parts = route._by_tablet(batch)
+    for tablet, (part, counts) in enumerate(parts):
         if not part.keys:
             continue  # it is not sent
-        section = unpack_section(pack_section(3, 1, tablet, part))
-        mine: list[Any] = section.json if section.json is not None else section.values() or []
-        ids = section.ids if section.ids is not None else [None] * len(mine)
-        for key, time, value, id in zip(section.keys, section.timestamps, mine, ids, strict=True):
+        sent, _ = unpack_section(pack_section(3, 1, tablet, part, counts)).batch()
+        mine: list[Any] = sent.json if sent.json is not None else sent.values
+        ids = sent.ids if sent.ids is not None else [None] * len(mine)
+        for key, time, value, id in zip(sent.key_column(), sent.timestamps, mine, ids, strict=True):
             found.setdefault((tablet, key), []).append((time, value, id))
     expected: dict[tuple[int, str], list[Any]] = {}
     for n, key in enumerate(keys):
         if key is not mw.SKIP:
-            id = columns.ids[n] if columns.ids is not None else None
+            id = batch.ids[n] if batch.ids is not None else None
             value = lines[n] if kind == "json" else values[n]
-            expected.setdefault((tablets_of([key])[0], key), []).append((columns.timestamps[n], value, id))
+            expected.setdefault((tablets_of([key])[0], key), []).append((batch.timestamps[n], value, id))
     assert found == expected

@@ -12,6 +12,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import unpack
 from millwheel.model.graph import build
 from millwheel.model.keys import key_text
@@ -19,7 +20,7 @@ from millwheel.model.names import SourceName
 from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import decode_row
-from millwheel.worker.envelope import Columns, Section, unpack_section
+from millwheel.worker.envelope import Section, unpack_section
 from millwheel.worker.route import Router
 from millwheel.worker.step import Worker
 from tests.computations import Hooks, hooks, single, values
@@ -152,14 +153,15 @@ def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() 
         values = [next(numbers) for _ in keys]
         for key, value in zip(keys, values, strict=True):
             sent.setdefault(key, []).append(value)
-        router.send("in", Columns(keys, [0] * size, values, None, False), None)
+        router.send("in", RecordBatch([0] * size, values, keys=keys), None)
     by_interval: dict[int, list[Section]] = {}
     for _, _, data in router.sections:
         section = unpack_section(data)
         by_interval.setdefault(section.interval, []).append(section)
     assert len(by_interval) == len(plan.intervals[0]) == 2
     assert {section.tablet is None for found in by_interval.values() for section in found} == {True, False}
-    assert {section.counts is None for found in by_interval.values() for section in found} == {True, False}
+    grouped = {section.batch()[1] is None for found in by_interval.values() for section in found}
+    assert grouped == {True, False}
     worker = Worker(graph, driver.numbers, store)
     for index, sections in by_interval.items():
         worker.step(plan, 1, index, {SourceName("in"): 0}, sections)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.injectors import json_fields
 from millwheel.injectors.lines import Reader
+from millwheel.model.batch import RecordBatch
 from tests.input.conftest import Run
 from tests.input.reading import write
 
@@ -73,8 +74,10 @@ def test_the_same_records_and_the_same_bad_input(lines: list[bytes]) -> None:
 
 def test_the_fast_way_is_taken() -> None:
     lines = [b'{"t": 5, "k": "a", "deep": {"k": "no"}}', b'{"k": 7, "t": 6}']
-    assert json_fields.read(lines, "t", None, ("k",)) == ([5, 6], None, {"k": ["a", 7]})
-    assert json_fields.read(lines, "t", "k", ("k", "t")) == ([5, 6], ["a", 7], {"k": ["a", 7], "t": [5, 6]})
+    found = json_fields.read(lines, "t", None, ("k",))
+    assert found == RecordBatch([5, 6], [], json=lines, fields={"k": ["a", 7]})
+    found = json_fields.read(lines, "t", "k", ("k", "t"))
+    assert found == RecordBatch([5, 6], [], ["a", 7], json=lines, fields={"k": ["a", 7], "t": [5, 6]})
 
 
 @pytest.mark.parametrize(
