@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 from millwheel.errors import MillWheelError
+from millwheel.model.lakehouse import below, client_options, import_delta, place
 from millwheel.model.record import Record
 from millwheel.model.secrets import hide, is_secret, secrets_of, without_secrets
 from millwheel.model.sink import Sink
 from millwheel.sinks import table_publisher
 from millwheel.sinks.arrow_rows import DATE, ArrowRows
-from millwheel.sinks.object_staging import ObjectStaging, below
+from millwheel.sinks.object_staging import ObjectStaging
 from millwheel.sinks.staging import Staging
 from millwheel.sinks.table_publisher import COMPACT_AFTER, EVERY, ROWS, Options, TablePublisher
 
@@ -46,7 +46,7 @@ class Delta(Sink):
         rows: int = ROWS,
         compact_after: int = COMPACT_AFTER,
     ) -> None:
-        _import()
+        import_delta()
         self._uri = place(uri)
         self._partition_by = columns("Delta", "partition_by", partition_by)
         self._upsert_on = columns("Delta", "upsert_on", upsert_on)
@@ -91,7 +91,7 @@ class DeltaRows:
         partition_by: list[str],
         upsert_on: list[str],
     ) -> None:
-        self._delta = _import()
+        self._delta = import_delta()
         self._sink = sink
         self._uri, self._storage_options = client_options(uri)
         self._rows = rows
@@ -218,35 +218,11 @@ def newest(rows: Any, names: Sequence[str]) -> Any:
     return rows.take(sorted(last.values())) if len(last) < len(rows) else rows
 
 
-def place(uri: str | os.PathLike[str]) -> str:
-    """Return a URL as it is, and a folder as an absolute path."""
-    text = os.fspath(uri)
-    if text.startswith("file://"):
-        text = text[len("file://") :]
-    return text if "://" in text else os.fspath(Path(text).absolute())
-
-
 def staging(uri: str, origin: str, sink: str) -> Staging | ObjectStaging:
     """Return where tasks stage rows for a table: a hidden folder of the table's own, one for each store."""
     if "://" in uri:
         return ObjectStaging(below(uri, f"_millwheel/{origin}"), sink)
     return Staging(Path(uri) / "_millwheel" / origin, sink)
-
-
-def client_options(uri: str) -> tuple[str, dict[str, str]]:
-    """Return a URL without its parameters, and these as options of the package.
-
-    >>> client_options("s3://bucket/table?endpoint=http://localhost:1&region=x")[1]["aws_endpoint"]
-    'http://localhost:1'
-    """
-    if "://" not in uri:
-        return uri, {}
-    parts = urlsplit(uri)
-    given = dict(parse_qsl(parts.query))
-    options = {f"aws_{name}": given[name] for name in ("endpoint", "region") if name in given}
-    if given.get("endpoint", "").startswith("http://"):
-        options["aws_allow_http"] = "true"
-    return parts._replace(query="").geturl(), options
 
 
 def _application(origin: str) -> str:
@@ -261,14 +237,3 @@ def _arrow_schema(table: Any) -> Any:
     import pyarrow
 
     return pyarrow.schema(table.schema().to_arrow())
-
-
-def _import() -> Any:
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError as error:
-        raise MillWheelError(
-            f"Delta needs deltalake, which cannot be imported ({error}): pip install 'millwheel-spark[delta]'"
-        ) from error
-    return deltalake

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from millwheel.errors import MillWheelError
+from millwheel.model.lakehouse import Catalog, import_iceberg, place
 from millwheel.model.record import Record
-from millwheel.model.secrets import hide, is_secret, secrets_of
+from millwheel.model.secrets import hide
 from millwheel.model.sink import Sink
 from millwheel.sinks import table_publisher
 from millwheel.sinks.arrow_rows import DATE, ArrowRows
-from millwheel.sinks.delta import check_columns, check_schema, columns, newest, place, staging
+from millwheel.sinks.delta import check_columns, check_schema, columns, newest, staging
 from millwheel.sinks.table_publisher import EVERY, ROWS, Options, TablePublisher
 
 logger = logging.getLogger("millwheel")
@@ -49,7 +49,7 @@ class Iceberg(Sink):
         every: float = EVERY,
         rows: int = ROWS,
     ) -> None:
-        _import()
+        import_iceberg()
         self._catalog = Catalog(catalog)
         self._name = table
         if not isinstance(table, str) or "." not in table.strip("."):
@@ -92,42 +92,6 @@ class Iceberg(Sink):
 
     def close(self) -> None:
         table_publisher.close(repr(self))
-
-
-class Catalog:
-    """A catalog by its name in pyiceberg's configuration, or by its properties."""
-
-    def __init__(self, catalog: str | Mapping[str, str]) -> None:
-        if isinstance(catalog, str):
-            self.name, self.properties = catalog, dict[str, str]()
-        elif isinstance(catalog, Mapping):
-            self.properties = {str(name): str(value) for name, value in catalog.items()}
-            self.name = self.properties.pop("name", "millwheel")
-        else:
-            raise MillWheelError(
-                f"Iceberg takes a catalog's name or its properties, not a {type(catalog).__name__}"
-            )
-
-    def public(self) -> Catalog:
-        """Return it without its properties, which may be secret."""
-        return Catalog(self.name)
-
-    def load(self) -> Any:
-        """Return pyiceberg's object for it."""
-        from pyiceberg.catalog import load_catalog
-
-        return load_catalog(self.name, **self.properties)
-
-    def with_parameters(self, url: str) -> str:
-        """Return a table's URL with the endpoint and the region that the catalog has for it."""
-        known = {name: self.properties.get(f"s3.{name}") for name in ("endpoint", "region")}
-        given = {name: value for name, value in known.items() if value}
-        return f"{url}?{urlencode(given, safe=':/')}" if "://" in url and given else url
-
-    def secrets(self) -> list[str]:
-        """What may be in no message."""
-        found = [value for name, value in self.properties.items() if is_secret(name)]
-        return [*found, *(secret for value in self.properties.values() for secret in secrets_of(value))]
 
 
 class IcebergRows:
@@ -268,16 +232,3 @@ def _partition(name: str, rows: ArrowRows) -> tuple[str, str, Any]:
     if name == DATE and DATE not in rows.names:
         return "timestamp_day", "timestamp", DayTransform()
     return name, name, IdentityTransform()
-
-
-def _import() -> Any:
-    try:
-        import pyiceberg
-        import pyiceberg.catalog
-        import pyiceberg_core  # transforms of partitions
-    except ImportError as error:
-        raise MillWheelError(
-            f"Iceberg needs pyiceberg, which cannot be imported ({error}): "
-            "pip install 'millwheel-spark[iceberg]'"
-        ) from error
-    return pyiceberg, pyiceberg_core

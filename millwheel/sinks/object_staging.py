@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from millwheel.errors import MillWheelError
 from millwheel.objects import Objects, open_objects
@@ -96,13 +95,3 @@ class ObjectStaging:
 
     def sweep(self) -> None:
         """Nothing is ever half written."""
-
-
-def below(url: str, path: str) -> str:
-    """Return the URL of a path below another's, with the same parameters.
-
-    >>> below("s3://bucket/table?region=x", "_millwheel/a")
-    's3://bucket/table/_millwheel/a?region=x'
-    """
-    parts = urlsplit(url)
-    return parts._replace(path=f"{parts.path.rstrip('/')}/{path}").geturl()

@@ -62,6 +62,8 @@ def injectors(config: dict[str, Any], spark: SparkSession) -> Iterator[tuple[str
         spool = f"{folder}/spool-{name}"
         if name == "files":
             yield name, mw.injectors.Files(source["pattern"], timestamp="t", slack=0)
+        elif name == "delta":
+            yield name, mw.injectors.Delta(source["table"], timestamp="t")
         elif name == "http":
             yield name, mw.injectors.Http(source["port"], timestamp="t", id="n", log=f"{folder}/http")
         elif name == "table":

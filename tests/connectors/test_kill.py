@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import psycopg
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
@@ -62,7 +64,10 @@ def _case(
             assert found[0] == found[1]
             return found[0]
 
-        return _files(folder), {"delta": str(folder / "out"), "catalog": catalog}, in_both
+        for part in range(3):
+            deltalake.write_deltalake(folder / "in", pa.Table.from_pylist(_values()[part::3]), mode="append")
+        source = {"kind": "delta", "table": str(folder / "in")}
+        return source, {"delta": str(folder / "out"), "catalog": catalog}, in_both
     if kind == "postgres":
         url = request.getfixturevalue("postgres").make_database(f"kill{uuid.uuid4().hex}")
 

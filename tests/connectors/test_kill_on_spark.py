@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyspark
 import pytest
+from deltalake import write_deltalake
 
 import millwheel as mw
 from tests.connectors.spark_victim import RECORDS, value
@@ -88,6 +90,10 @@ def _append(path: Path, batch: list[dict[str, Any]]) -> bool:
     return True
 
 
+def _table(batch: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(batch)
+
+
 def _numbers(rows: list[dict[str, Any]]) -> list[int]:
     return [json.loads(row["value"])["n"] for row in rows]
 
@@ -110,6 +116,9 @@ class World:
         port = free_port()
         self._source("http", lambda batch: _post(port, batch))
         self.sources["http"]["port"] = port
+        growing = folder / "growing"
+        self._source("delta", lambda batch: write_deltalake(growing, _table(batch), mode="append") is None)
+        self.sources["delta"]["table"] = str(growing)
         self._source("table", None)
         count, first = folder / "count", len(self.sources) * RECORDS
         set_count(count, 0)

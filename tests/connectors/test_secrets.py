@@ -60,6 +60,24 @@ FAILING: dict[str, tuple[Callable[[], Any], Callable[[Any, Path], None]]] = {
         lambda: mw.injectors.Kafka("127.0.0.1:1", "t", settings={**SASL, "sasl.mechanism": SECRET}),
         _inject,
     ),
+    "injectors.Delta": (
+        lambda: mw.injectors.Delta(
+            f"s3://bucket/table?endpoint=http://127.0.0.1:1&region=x&secret={SECRET}", timestamp="t"
+        ),
+        _inject,
+    ),
+    "injectors.Iceberg": (
+        lambda: mw.injectors.Iceberg(
+            {
+                "type": "sql",
+                "uri": f"sqlite:////nowhere/{SECRET}?password={SECRET}",
+                "s3.secret-access-key": SECRET,
+            },
+            "n.t",
+            timestamp="t",
+        ),
+        _inject,
+    ),
     "injectors.Http": (lambda: mw.injectors.Http(1, host="203.0.113.1", token=SECRET), _inject),
     "sinks.Delta": (
         lambda: mw.sinks.Delta(f"s3://bucket/table?endpoint=http://127.0.0.1:1&region=x&secret={SECRET}"),

@@ -19,6 +19,8 @@ PER_EPOCH = 15
 def injector(config: dict[str, Any]) -> mw.Injector:
     if config["kind"] == "kafka":
         return mw.injectors.Kafka(config["servers"], config["topic"], timestamp="t")
+    if config["kind"] == "delta":
+        return mw.injectors.Delta(config["table"], timestamp="t")
     return mw.injectors.Files(config["pattern"], timestamp="t", slack=0)
 
 

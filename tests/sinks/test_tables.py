@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl
 import pytest
 
 import millwheel as mw
+from millwheel.model.lakehouse import below
 from millwheel.sinks import delta, iceberg
-from millwheel.sinks.object_staging import ObjectStaging, below
+from millwheel.sinks.object_staging import ObjectStaging
 from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo

@@ -1,0 +1,192 @@
+"""Tables that are appended to, followed commit by commit: what Delta and Iceberg have in common.
+
+There is one partition. Its rows have an order: those of the table as it was when it was first seen (its
+*base*), then those that each later version added; in a version file by file, in a file row by row. An offset
+is a place in that order, ``[base, version, file, row]``; everything before it is read. So what is journaled
+does not grow with the table, and a range gives the same rows again as long as its files are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from millwheel.errors import InputError
+from millwheel.injectors.arrow_table import check_columns, import_arrow, to_records
+from millwheel.injectors.units import Unit, check_first, check_name
+from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
+from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
+
+SLACK = 10 * SECOND  # that rows may be out of order, where the user says nothing
+_PARTITION = "rows"
+_BATCH = 20_000  # rows made into Python values at once
+_REMEMBERED = 1_000  # versions whose files are known to the driver; a further one is read again
+
+
+class DataFile(NamedTuple):
+    """A file of a table: where it is, its rows, and what its reader needs to know of it."""
+
+    path: str
+    rows: int
+    details: Any
+
+
+class Log(Protocol):
+    """The commits of a table."""
+
+    def newest(self) -> int | None:
+        """Return the number of the newest version; None: there is none yet."""
+
+    def files(self, version: int, *, whole: bool) -> list[DataFile]:
+        """Return the files that a version added, or all that the table has in it, in an order of its own."""
+
+    def following(self, after: int, through: int) -> list[int]:
+        """Return the versions behind one, up to another, in order."""
+
+    def columns(self) -> list[str]:
+        """Return the names of the table's columns."""
+
+    def read(self, file: DataFile) -> Iterator[Any]:
+        """Yield the rows of a file, as batches of Arrow."""
+
+
+class TableLog(Injector):
+    """Injects the rows of a table, and those that are appended to it, each once.
+
+    A subclass gives the `Log`.
+    """
+
+    in_turn = True
+
+    def __init__(
+        self,
+        timestamp: str,
+        id: str | None,
+        unit: Unit | None,
+        slack: int,
+        idle_after: int | None,
+        errors: Errors,
+        id_retention: int,
+    ) -> None:
+        check_name(unit, type(self).__name__)
+        self._timestamp = timestamp
+        self._id = id
+        self._unit = unit
+        self._wanted_slack = slack
+        self.idle_after = idle_after
+        self.errors = errors
+        self.id_retention = id_retention
+        self._opened: Log | None = None
+        self._read: Offset = None
+        self._end: Offset = None
+        self._known: dict[tuple[int, bool], list[DataFile]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None, "_known": {}}
+
+    def _log(self) -> Log:
+        """Return the table's log; opened once in a process."""
+        if self._opened is None:
+            self._opened = self._open_log()
+        return self._opened
+
+    def _open_log(self) -> Log:
+        raise NotImplementedError
+
+    def open(self, *, follow: bool) -> None:
+        self.bounded = not follow
+        self.slack = self._wanted_slack if follow else None
+        self._read = self._end = None
+        log = self._log()
+        if log.newest() is None:
+            if self.bounded:
+                raise InputError(
+                    f"{self!r}: there is no such table: fix its name, or follow it to wait for it"
+                )
+        else:
+            check_columns(log.columns(), {"timestamp": self._timestamp, "ID": self._id}, repr(self))
+
+    def run_begins(self) -> None:
+        self._end = None
+
+    def poll(self) -> Mapping[str, Offset]:
+        if self._end is None or not self.bounded:
+            newest = self._log().newest()
+            if newest is None:
+                return {_PARTITION: None}
+            base = newest if self._read is None and self._end is None else (self._read or self._end)[0]
+            self._end = [base, newest + 1, 0, 0]
+        return {_PARTITION: self._end}
+
+    def why_empty(self) -> str:
+        return f"{self!r} is empty"
+
+    def low_watermark(self, partition: str, offset: Offset) -> int:
+        return MAX_TIME if self.bounded and offset is not None and offset == self._end else MIN_TIME
+
+    def commit(self, offsets: Mapping[str, Offset]) -> None:
+        self._read = offsets.get(_PARTITION, self._read)
+        if self._read is not None:
+            self._known = {at: files for at, files in self._known.items() if at[0] >= self._read[1]}
+
+    def lost(self, offsets: Mapping[str, Offset]) -> str | None:
+        return "versions of the table may have been removed since they were read"
+
+    def _pieces(self, start: Offset, end: Offset) -> Iterator[tuple[int, int, DataFile, int, int]]:
+        """Yield version, number, file, first row and end of the pieces of files that make a range."""
+        base, last, number, row = end
+        first, skip, begin = (base, 0, 0) if start is None else start[1:]
+        through = last if number or row else last - 1
+        for version in self._versions(base, first, through):
+            for index, file in enumerate(self._files(version, base)):
+                if (version, index) < (first, skip) or (version, index) > (last, number):
+                    continue
+                from_row = begin if (version, index) == (first, skip) else 0
+                to_row = row if (version, index) == (last, number) else file.rows
+                if from_row < to_row:
+                    yield version, index, file, from_row, to_row
+
+    def _versions(self, base: int, first: int, last: int) -> list[int]:
+        """Return the versions from one to another; the base is the first of all."""
+        later = self._log().following(max(first - 1, base), last)
+        return [base, *later] if first <= base else later
+
+    def _files(self, version: int, base: int) -> list[DataFile]:
+        at = version, version == base
+        if at not in self._known:
+            if len(self._known) >= _REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            self._known[at] = self._log().files(version, whole=version == base)
+        return self._known[at]
+
+    def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
+        left = records
+        for version, index, _, begin, stop in self._pieces(start, end):
+            if stop - begin > left:
+                return [end[0], version, index, begin + left]
+            left -= stop - begin
+        return end
+
+    def size(self, partition: str, start: Offset, end: Offset) -> int:
+        return sum(stop - begin for _, _, _, begin, stop in self._pieces(start, end))
+
+    def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        checked = self._unit is not None or start is not None
+        for _, _, file, begin, stop in self._pieces(start, end):
+            at = 0
+            for batch in self._log().read(file):
+                piece = batch[max(begin - at, 0) : max(stop - at, 0)]
+                at += batch.num_rows
+                for offset in range(0, piece.num_rows, _BATCH):
+                    found = to_records(piece[offset : offset + _BATCH], self._timestamp, self._id, self._unit)
+                    if not checked and found.timestamps and not _is_time(batch, self._timestamp):
+                        check_first(found.timestamps, self._timestamp, f"the table {self!r}")
+                    checked = True
+                    yield found
+            if at < stop:
+                raise InputError(f"{self!r}: {file.path} has {at:,} rows, not {stop:,}: it was changed")
+
+
+def _is_time(batch: Any, name: str) -> bool:
+    arrow = import_arrow()
+    return bool(arrow.types.is_timestamp(batch.schema.field(name).type))
