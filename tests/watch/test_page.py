@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,35 +13,21 @@ import pytest
 import millwheel as mw
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch.server import Server
+from tests.servers.browser import chromium, needs_chromium
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually
 from tests.watch.running import HOSTILE, SPARK_JOB, SPARK_PAGE, pipeline, running, visits
 
-selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-CHROMEDRIVER = shutil.which("chromedriver")
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None or CHROMEDRIVER is None,
-    reason="no Chromium with its driver is installed (Debian: apt-get install chromium chromium-driver)",
-)
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One browser for all tests; it reaches loopback only."""
-    options = selenium.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.add_argument("--window-size=1280,900")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = selenium.ChromeService(executable_path=CHROMEDRIVER)
-    driver = selenium.Chrome(service=service, options=options)
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    """One browser for all tests."""
+    with chromium("--window-size=1280,900") as driver:
+        yield driver
 
 
 class Live:
