@@ -94,10 +94,20 @@ class _Two(Aggregate):
 
 
 class Sum(_Two):
-    """The sum."""
+    """The sum; while it has more than 64 bits, which no codec carries, as text."""
 
     def _join(self, a: Any, b: Any) -> Any:
-        return a + b
+        total = _whole(a) + _whole(b)
+        return {_LARGE: str(total)} if _is_large(total) else total
+
+    def result(self, so_far: Any) -> Any:
+        total = _whole(so_far)
+        if _is_large(total):
+            raise OverflowError(
+                f"agg.sum: the sum {total} has more than 64 bits, which a record cannot carry; sum floats "
+                "instead: agg.sum(lambda value: float(...))"
+            )
+        return total
 
 
 class Min(_Two):
@@ -158,7 +168,18 @@ def _total(so_far: Any) -> Any:
 
 
 def _carried(total: Any) -> Any:
-    return str(total) if isinstance(total, int) and not -(1 << 63) <= total < 1 << 64 else total
+    return str(total) if _is_large(total) else total
+
+
+_LARGE = "an integer of more than 64 bits"
+
+
+def _is_large(total: Any) -> bool:
+    return isinstance(total, int) and not -(1 << 63) <= total < 1 << 64
+
+
+def _whole(so_far: Any) -> Any:
+    return int(so_far[_LARGE]) if type(so_far) is dict and _LARGE in so_far else so_far
 
 
 class First(Aggregate):

@@ -21,7 +21,8 @@ from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.folding import Folded, Folding
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.record import Record
-from millwheel.model.time import MAX_TIME, MIN_TIME
+from millwheel.model.time import MAX_TIME, MIN_TIME, WATERMARK
+from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import KIND_WATERMARK, row_prefix, tablets_of
 from millwheel.store.row import encode_row, row_parts
@@ -345,7 +346,10 @@ class WindowRun:
         """Produces a window's records: one for each key."""
         folding = self._folding
         end = start + folding.size
-        results = [c.results(folded) for c, folded in zip(columns, folding.folds, strict=True)]
+        try:
+            results = [c.results(folded) for c, folded in zip(columns, folding.folds, strict=True)]
+        except Exception as error:
+            raise self._without_result(end, keys, columns, error) from error
         output = self._context.outputs[folding.stream]
         try:
             output.values += packed_values(folding, start, keys, results)
@@ -356,6 +360,20 @@ class WindowRun:
             ) from error
         output.timestamps += [min(end - 1, MAX_TIME)] * len(keys)
         output.keys += keys  # type: ignore[operator]  # productions have keys
+
+    def _without_result(
+        self, end: int, keys: list[str], columns: list[Column], error: Exception
+    ) -> UserCodeError:
+        """What an aggregate raised at the end of a window, with the key that it was for."""
+        context, folds = self._context, self._folding.folds
+        context.hand = Timer(END, end, WATERMARK)
+        for place, context.key in enumerate(keys):
+            try:
+                for column, folded in zip(columns, folds, strict=True):
+                    column.cut(slice(place, place + 1)).results(folded)
+            except Exception:
+                break
+        return user_error(context, error)
 
     def _look_for_hot(self, whole: Partials) -> None:
         """Finds the key with the most records, where it has a good part of them."""

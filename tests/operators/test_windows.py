@@ -380,6 +380,35 @@ def test_a_mean_of_large_integers_is_exact_though_their_sum_has_more_than_64_bit
     assert [r.value["mean"] for r in h.output("out")] == [float(2**63 - 1 - 2**40)]
 
 
+def _sums(kind: Any, *values: Any) -> mw.testing.Harness:
+    """A harness with a window of these, each in an epoch of its own."""
+    p = mw.Pipeline("sums")
+    window = p.inject("in", source()).key_by("k").window(kind)
+    window.aggregate("out", total=mw.agg.sum("n"))
+    h = mw.testing.Harness(p)
+    for n in values:
+        h.send("in", {"k": "a", "n": n}, timestamp=1)
+    return h
+
+
+_KINDS = [mw.windows.tumbling(10), mw.windows.session(10)]
+
+
+@pytest.mark.parametrize("window", _KINDS, ids=["tumbling", "session"])
+def test_a_sum_is_exact_though_it_had_more_than_64_bits_on_the_way(window: Any) -> None:
+    h = _sums(window, 2**63, 2**63, 5, -(2**63), -(2**63))
+    h.drain()
+    assert [record.value["total"] for record in h.output("out")] == [5]
+
+
+@pytest.mark.parametrize("window", _KINDS, ids=["tumbling", "session"])
+def test_a_sum_of_more_than_64_bits_is_an_error_that_says_what_to_do(window: Any) -> None:
+    h = _sums(window, 2**63, 2**63)
+    h.send("in", {"k": "b", "n": 1}, timestamp=1)
+    with pytest.raises(mw.UserCodeError, match=r"key 'a'.*the sum 18446744073709551616 has .*sum floats"):
+        h.drain()
+
+
 def test_an_approximate_count_is_near_the_exact_one() -> None:
     p = mw.Pipeline("sketch")
     p.inject("a", source()).key_by("k").window(mw.windows.session(10)).aggregate(
