@@ -102,7 +102,8 @@ def _without_timers_behind_holds(
 ) -> tuple[NodeSpec, ...]:
     """What shares a level with others only forwards, the others are windows, which do not look at watermarks.
 
-    So it does not matter when they hear of a hold.
+    So it does not matter when they hear of a hold; but for a percentile, which goes by what is pending in
+    the meantime, and does not go back.
     """
     made = _with_derived({stream for node in nodes for stream in node.streams}, derived)
     found = []
@@ -111,7 +112,7 @@ def _without_timers_behind_holds(
             node = replace(node, kind="forward", holds=False, combine="", in_order=False)
         elif node.kind == "script":
             node = replace(node, kind="window", ordered=False)
-        found.append(node)
+        found.append(replace(node, watermark=1.0))
     return tuple(found)
 
 
