@@ -14,6 +14,8 @@ PIPELINES = int(os.environ.get("DIFFERENTIAL_PIPELINES", "500"))
 FIRST = int(os.environ.get("DIFFERENTIAL_FIRST", "0"))
 _TOGETHER = 50
 
+pytestmark = pytest.mark.slow
+
 
 def compare(seed: int) -> None:
     """Fails with the smallest case, and the command that replays it."""
