@@ -41,6 +41,10 @@ class EngineGone(EngineError):
     """Spark's JVM has ended. The epoch is not committed; running again continues it."""
 
 
+class StandbyEnded(MillWheelError):
+    """The pipeline that a standby waited for was stopped on request, or has come to its end."""
+
+
 class UserCodeError(MillWheelError):
     """User code raised: a hook, a key extractor or a codec.
 

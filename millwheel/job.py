@@ -18,6 +18,7 @@ from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots
 from millwheel.master.mailbox import Request, Requests, reason
+from millwheel.master.standby import Heartbeat
 from millwheel.master.status import Report
 from millwheel.master.watchdog import Watchdog
 from millwheel.model.graph import Graph, build
@@ -104,6 +105,7 @@ class Job:
             write=lambda notes: self._driver.journal.note(notes),
             asked=lambda: self._requests.asked_to_stop(),
         )
+        self._heartbeat = Heartbeat(driver.store, lambda notes: self._driver.journal.note(notes))
         self._executor = self._watchdog.watched(executor)
         self._until_exhausted = until_exhausted
         self._on_close = on_close
@@ -123,6 +125,7 @@ class Job:
     def start(self) -> None:
         """Begins to run epochs."""
         self._watchdog.start()
+        self._heartbeat.start()
         self._thread.start()
 
     def status(self) -> Report:
@@ -260,6 +263,7 @@ class Job:
             self._error = error
         finally:
             self._watchdog.close()
+            self._heartbeat.close(ended=self._has_ended)
             self._answer_last()
             if self._progress is not None:
                 self._progress.close()
@@ -269,6 +273,12 @@ class Job:
                 self._error = self._error or error
             self._executor.close()
             self._on_close()
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nobody is to go on: it was stopped on request, or has come to its end."""
+        exhausted = self._until_exhausted and not self._stop.is_set() and not self._drain.is_set()
+        return self._error is None and (bool(self._stoppers) or exhausted)
 
     def _answer_last(self) -> None:
         """Tells those who wait in other processes how it ended."""

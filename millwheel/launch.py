@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from millwheel import tracebacks
-from millwheel.errors import PipelineError
+from millwheel.errors import FencedError, PipelineError, StoreError
 from millwheel.job import SLOW_AFTER, Job
 from millwheel.master.balancer import Balancer
 from millwheel.master.clock import WallClock
@@ -18,6 +18,7 @@ from millwheel.master.diff import change_at_start
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots, shard_count
+from millwheel.master.standby import TAKEOVER_AFTER, Standby, check_takeover_after
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.pipeline import Pipeline
@@ -64,6 +65,8 @@ def run(
     slow_after: float = SLOW_AFTER,
     accept: Collection[str] = (),
     takeover: bool = False,
+    standby: bool = False,
+    takeover_after: float = TAKEOVER_AFTER,
     watch: bool = True,
     trace: bool = False,
     ui: int | str | None = None,
@@ -92,6 +95,8 @@ def run(
         slow_after: Seconds after which a hook that has not returned is named in log, status and page.
         accept: Computations whose key extractors may be others than their rows in the store were made with.
         takeover: Whether to take the store from a driver that still holds it.
+        standby: Whether to wait, ready to run, until no other driver leads the pipeline.
+        takeover_after: Seconds without a sign of a leader that hangs, after which a standby takes over.
         watch: Whether the last minutes are noted in the store, for the page and `millwheel top`.
         trace: Whether each epoch becomes an OpenTelemetry span.
         ui: Serves a page: a port, on this machine alone, or an address such as ``"0.0.0.0:8080"``.
@@ -141,6 +146,8 @@ def start(
     slow_after: float = SLOW_AFTER,
     accept: Collection[str] = (),
     takeover: bool = False,
+    standby: bool = False,
+    takeover_after: float = TAKEOVER_AFTER,
     watch: bool = True,
     trace: bool = False,
     ui: int | str | None = None,
@@ -180,6 +187,7 @@ def _launch(
 
     from millwheel.spark.cluster import check_store, make_ready
     from millwheel.spark.session import local_context
+    from millwheel.spark.warm import warm
 
     context = spark.sparkContext if spark is not None else local_context()
     make_ready(context, where)
@@ -199,6 +207,7 @@ def _launch(
     if "target" not in given:
         given |= {"target": _TARGET if follow else _TARGET_TO_THE_END, "longest": _LONGEST}
 
+    owner = f"process {os.getpid()} on {socket.gethostname()}"
     clock = WallClock.of_the_machine()
 
     def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, Executor]:
@@ -207,7 +216,7 @@ def _launch(
             store,
             slots=slots,
             clock=clock,
-            owner=f"process {os.getpid()} on {socket.gethostname()}",
+            owner=owner,
             follow=follow,
             locked=locked,
             closes=close,
@@ -227,8 +236,20 @@ def _launch(
             raise
 
     try:
-        changes = change_at_start(graph, store, options.get("accept", ()))
-        driver, executor = drive(graph, locked=False)
+        waits = check_takeover_after(options["takeover_after"])
+        standby = Standby(store, owner, waits) if options.get("standby") else None
+        if standby is not None:
+            warm(context)
+        while True:
+            if standby is not None:
+                given["takeover"] = standby.wait()
+            try:
+                changes = change_at_start(graph, store, options.get("accept", ()))
+                driver, executor = drive(graph, locked=False)
+                break
+            except (FencedError, StoreError):
+                if standby is None or not standby.lost():
+                    raise
         driver.changes_at_start = changes
         try:
             page = _watch(driver, pipeline, context.uiWebUrl, options)

@@ -23,7 +23,7 @@ from millwheel.cli.control import add_accept, add_asking_commands
 from millwheel.cli.monitor import add_commands
 from millwheel.cli.sample import add_sample_command
 from millwheel.cli.store_tools import add_store_commands
-from millwheel.errors import MillWheelError, PipelineError
+from millwheel.errors import MillWheelError, PipelineError, StandbyEnded
 from millwheel.launch import INTERRUPTED, run, start, tell_of_the_stop
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.call(options)
         return status
+    except StandbyEnded as ended:
+        print(f"millwheel: {ended}", file=sys.stderr)
+        return 0
     except MillWheelError as error:
         print(f"millwheel: {brief(error)}", file=sys.stderr)
         return 1
@@ -129,6 +132,18 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="take the store from a driver that still holds it, and hangs; it is refused from then on",
     )
+    command.add_argument(
+        "--standby",
+        action="store_true",
+        help="start Spark, and wait until no other driver leads the pipeline; then run it. Start it twice, "
+        "and the one takes over where the other ends",
+    )
+    command.add_argument(
+        "--takeover-after",
+        type=float,
+        metavar="SECONDS",
+        help="without a sign of a leader that still has the store (default: 2)",
+    )
     add_accept(command)
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
     command.add_argument("--ui", metavar="PORT", help=_UI)
@@ -188,6 +203,11 @@ def _run(options: argparse.Namespace) -> int:
         arguments["slots"] = options.slots
     if options.take_over:
         arguments["takeover"] = True
+    if options.standby:
+        arguments["standby"] = True
+        signal.signal(signal.SIGTERM, _terminate)
+    if options.takeover_after is not None:
+        arguments["takeover_after"] = options.takeover_after
     if options.accept:
         arguments["accept"] = options.accept
     if options.cache is not None:

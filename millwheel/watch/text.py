@@ -120,6 +120,8 @@ def headline(view: View) -> str:
         text += f", {rate(view.rate)} a second"
     if view.input_errors:
         text += f", {view.input_errors:,} bad inputs"
+    if view.standbys:
+        text += f"; standby: {', '.join(one.owner for one in view.standbys)}"
     return text
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from millwheel.errors import StoreError
 from millwheel.master.journal import Shape, read_layout, read_partitions, read_shape
+from millwheel.master.standby import StandbyView, read_standbys
 from millwheel.master.watchdog import read_slow
 from millwheel.model.codec import unpack
 from millwheel.model.derived import public_name
@@ -148,6 +149,8 @@ class View:
     seconds: float
     phases: dict[str, float]
     spark: str | None
+    standbys: list[StandbyView] = field(default_factory=list)
+    """Drivers that wait to take over."""
     slow: list[dict[str, Any]] = field(default_factory=list)
     """The hooks in which the epoch that runs has been for long: computation, key, hook, since (seconds)."""
 
@@ -178,6 +181,7 @@ class Viewer:
             changes = read_layout(snapshot).get("changes", [])
             samples = read_samples(snapshot, self._next)
             slow = read_slow(snapshot)
+            standbys = read_standbys(snapshot, now)
         if shape is None:
             raise StoreError("the store has no pipeline in it yet")
         self.samples = [*self.samples, *samples][-SAMPLES:]
@@ -185,6 +189,7 @@ class Viewer:
         running = self._store.in_use()
         view = _View(journal, partitions, shape, watch, changes, self.samples, now, running).make()
         view.slow = slow if running is not False else []
+        view.standbys = standbys
         return view
 
 

@@ -730,7 +730,9 @@ function show() {
   const view = live.view;
   document.title = `${view.pipeline} · millwheel`;
   $("pipeline").textContent = view.pipeline;
-  $("owner").textContent = view.running === false ? `last run by ${view.owner}` : view.owner;
+  const standbys = (view.standbys || []).map((one) => one.owner).join(", ");
+  $("owner").textContent = (view.running === false ? `last run by ${view.owner}` : view.owner)
+    + (standbys ? `; standby: ${standbys}` : "");
   $("spark").hidden = !view.spark;
   if (view.spark && /^https?:/.test(view.spark)) $("spark").href = `${view.spark}/jobs/`;
   showComputations(view);
