@@ -18,15 +18,23 @@ from millwheel.model.batch import RecordBatch
 # Integers of 64 bits: a longer one is a float to the decoder that the hooks get their values from.
 _Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Text = str | _Integer
+_Any = _Integer | float | str | bool | None
 
 
-def read(lines: list[bytes], timestamp: str, id: str | None, fields: Sequence[str]) -> RecordBatch | None:
+def read(
+    lines: list[bytes],
+    timestamp: str,
+    id: str | None,
+    fields: Sequence[str],
+    optional: frozenset[str] = frozenset(),
+) -> RecordBatch | None:
     """The fields of lines; None where one of them needs a closer look.
 
     That is a line that is not JSON, or lacks a field, or has something in it that is no integer (in the
-    timestamp), no text or no integer (in the others).
+    timestamp), no text or no integer (in the others). Those that are ``optional`` may be missing, or anything
+    but a list or an object.
     """
-    names, decode = _decoder(timestamp, id, tuple(fields))
+    names, decode = _decoder(timestamp, id, tuple(fields), optional - {timestamp, id})
     try:
         rows = list(map(decode, lines))
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the latter: not UTF-8, too deep
@@ -39,12 +47,17 @@ def read(lines: list[bytes], timestamp: str, id: str | None, fields: Sequence[st
 
 @functools.lru_cache(maxsize=64)
 def _decoder(
-    timestamp: str, id: str | None, fields: tuple[str, ...]
+    timestamp: str, id: str | None, fields: tuple[str, ...], optional: frozenset[str | None]
 ) -> tuple[dict[str, str], Callable[[bytes], Any]]:
     names = {name: f"f{number}" for number, name in enumerate(dict.fromkeys([timestamp, *fields]))}
     if id is not None:
         names.setdefault(id, "id_")
-    kinds = [(attribute, _Integer if name == timestamp else _Text) for name, attribute in names.items()]
+    kinds: list[Any] = [
+        (attribute, _Integer if name == timestamp else _Text)
+        for name, attribute in names.items()
+        if name not in optional
+    ]
+    kinds += [(attribute, _Any, None) for name, attribute in names.items() if name in optional]
     rename = {attribute: name for name, attribute in names.items()}
     row = msgspec.defstruct("Row", kinds, rename=rename, gc=False)
     return names, msgspec.json.Decoder(row).decode

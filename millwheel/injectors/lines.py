@@ -15,7 +15,7 @@ from millwheel.errors import InputError
 from millwheel.injectors.csv_rows import Layout
 from millwheel.injectors.json_fields import read as read_fields
 from millwheel.injectors.units import BadLine, Unit, factor_of, to_time
-from millwheel.model.injector import BadInput, RecordBatch
+from millwheel.model.injector import BadInput, FieldNames, RecordBatch
 from millwheel.model.record import Record
 
 Parse = Callable[[str], Any]
@@ -166,7 +166,8 @@ class Reader:
         """All lines at once, and nothing of them but some fields."""
         if self._unit == "iso":
             return None
-        found = read_fields(lines, self._timestamp, self._id, tuple(wanted))
+        optional = wanted.optional if isinstance(wanted, FieldNames) else frozenset[str]()
+        found = read_fields(lines, self._timestamp, self._id, tuple(wanted), optional)
         if found is None:
             return None
         factor = factor_of(self._unit, found.timestamps)

@@ -15,7 +15,7 @@ import json as _json
 import pickle as _pickle
 import threading
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgpack as _msgpack
@@ -230,6 +230,17 @@ def pack_plain(value: Any) -> bytes:
         return _pack_plain(value)
     except Exception:  # half a character in a text, above all
         return pack(value)
+
+
+def pack_each(values: Iterable[Any]) -> list[bytes]:
+    """Texts and numbers, each as `pack` gives it."""
+    values = list(values)
+    if set(map(type, values)) <= {str, int, float, bool, type(None)}:
+        try:
+            return list(map(_pack_plain, values))
+        except Exception:  # half a character, or more than 64 bits
+            pass
+    return list(map(pack, values))
 
 
 _unpack = _msgspec.msgpack.Decoder(ext_hook=_unpack_ext).decode

@@ -18,6 +18,17 @@ Errors = Literal["stop", "divert"]
 _UNKNOWN_SIZE = 10_000  # of a range whose offsets tell nothing: enough to be worth a shuffle
 
 
+class FieldNames(tuple[str, ...]):
+    """Names of fields, of which some may be missing in a value: those are None there."""
+
+    optional: frozenset[str]
+
+    def __new__(cls, needed: Collection[str], optional: Collection[str] = ()) -> FieldNames:
+        names = super().__new__(cls, sorted({*needed, *optional}))
+        names.optional = frozenset(optional) - frozenset(needed)
+        return names
+
+
 class Injector:
     """A source of records in partitions, each read from offset to offset.
 
@@ -84,7 +95,10 @@ class Injector:
     def read_fields(
         self, partition: str, start: Offset, end: Offset, fields: Collection[str]
     ) -> Iterable[RecordBatch] | None:
-        """What `read_batches` gives, where of the values nothing but these fields is needed now."""
+        """What `read_batches` gives, where of the values nothing but these fields is needed now.
+
+        ``fields`` are `FieldNames`: those that are ``optional`` may be missing in a value.
+        """
         return self.read_batches(partition, start, end)
 
     def low_watermark(self, partition: str, offset: Offset) -> int:

@@ -181,10 +181,9 @@ def _has_nan(found: Numbers) -> bool:
 
 def codes_of(keys: Sequence[str]) -> tuple[list[str], Numbers]:
     """Each key once, in order, and by record the place of its key."""
-    places = dict.fromkeys(keys)
-    for place, key in enumerate(places):
-        places[key] = place
-    return list(places), np.fromiter(map(places.__getitem__, keys), np.int64, len(keys))
+    names = list(dict.fromkeys(keys))
+    places = dict(zip(names, range(len(names)), strict=True))
+    return names, np.fromiter(map(places.__getitem__, keys), np.int64, len(keys))
 
 
 def grouped(places: Numbers, starts: Numbers, folding: Folding) -> tuple[Numbers, Numbers, Numbers]:

@@ -9,7 +9,9 @@ from typing import Any
 from millwheel.errors import InputError, MillWheelError, shorten
 from millwheel.model.batch import BadInput, RecordBatch, join
 from millwheel.model.codec import pack
+from millwheel.model.folding import folding_of
 from millwheel.model.graph import Graph
+from millwheel.model.injector import FieldNames
 from millwheel.model.keys import By, ByKey
 from millwheel.model.names import WatermarkName
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
@@ -131,8 +133,11 @@ class Injection:
         return good
 
 
-def _fields(graph: Graph, stream: str) -> list[str] | None:
-    """The fields that all consumers of a stream take for keys; None where somebody needs whole values."""
+def _fields(graph: Graph, stream: str) -> FieldNames | None:
+    """The fields that all consumers of a stream take for keys; None where somebody needs whole values.
+
+    With those that windows take, which are added up before the records leave.
+    """
     extractors = [edge.extractor for edge in graph.consumers[stream]]
     if (
         stream in graph.sinks
@@ -143,10 +148,12 @@ def _fields(graph: Graph, stream: str) -> list[str] | None:
     found = [extractor for extractor in extractors if isinstance(extractor, By)]
     if not all(extractor.plain for extractor in found):
         return None  # a nested field is found in a value as a whole
-    return sorted({field for extractor in found for field in extractor.fields})
+    folded = [folding_of(graph.nodes[edge.consumer].computation) for edge in graph.consumers[stream]]
+    optional = {field for folding in folded if folding is not None for field in folding.fields or ()}
+    return FieldNames({field for extractor in found for field in extractor.fields}, optional)
 
 
-def _batches(source: Source, item: Range, fields: list[str] | None) -> Iterable[RecordBatch]:
+def _batches(source: Source, item: Range, fields: FieldNames | None) -> Iterable[RecordBatch]:
     injector = source.injector
     if fields is None:
         batches = injector.read_batches(item.partition, item.start, item.end)

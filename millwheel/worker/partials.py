@@ -9,7 +9,7 @@ duplicates are found by who receives them, and each field is a number or missing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,9 @@ class Sent:
 
 def partials_of(
     folding: Folding,
-    keys: Sequence[str],
+    keys: Sequence[Any],
     timestamps: Sequence[int] | Numbers,
-    fields: dict[str, Sequence[Any]] | dict[str, Numbers],
+    fields: Mapping[str, Sequence[Any] | Numbers],
     before: int,
 ) -> Sent | None:
     """The partial aggregates of records; None where Python must look at one of their fields.
@@ -60,6 +60,8 @@ def partials_of(
     columns = {name: numbers_of(column) for name, column in fields.items() if name in wanted}
     if any(column is None for column in columns.values()):
         return None
+    if set(map(type, keys)) != {str}:
+        return None  # some are skipped
     names, codes = codes_of(keys)
     mine = spread(folding, np.asarray(timestamps, np.int64), before)
     at, starts, groups = grouped(codes[mine.records], mine.starts, folding)

@@ -15,10 +15,12 @@ from millwheel.errors import UserCodeError, shorten
 from millwheel.model.batch import RecordBatch, join
 from millwheel.model.codec import pack
 from millwheel.model.derived import Derived, KeptKey
+from millwheel.model.folding import Folding, folding_of
 from millwheel.model.graph import Edge, Graph
-from millwheel.model.keys import SKIP, TABLETS, By, ByKey
+from millwheel.model.keys import SKIP, TABLETS, By, ByKey, field_of
 from millwheel.model.pipeline import ERRORS_SUFFIX, Source
 from millwheel.model.record import Record
+from millwheel.model.time import MIN_TIME
 from millwheel.store.keyspace import tablets_of
 from millwheel.worker.envelope import pack_batch, pack_section
 from millwheel.worker.plan import Plan
@@ -104,7 +106,36 @@ class Router:
                 keys: list[Any] = batch.key_column()
             else:
                 keys = self._keys(edge, batch, objects)
-            self._pack(edge, keys, batch)
+            folding = folding_of(self._graph.nodes[edge.consumer].computation)
+            if folding is None or not self._aggregated(edge, folding, keys, batch, objects):
+                self._pack(edge, keys, batch)
+
+    def _aggregated(
+        self, edge: Edge, folding: Folding, keys: list[Any], batch: RecordBatch, objects: list[Any]
+    ) -> bool:
+        """Sends partial aggregates in the place of the records; False where each of them must be seen."""
+        if batch.ids is not None or len(keys) < _WORTH_IT or folding.fields is None:
+            return False
+        from millwheel.worker.partials import dealt, partials_of  # with NumPy, which small epochs do without
+
+        fields = {}
+        for name in folding.fields:
+            if batch.fields is not None and name in batch.fields:
+                fields[name] = batch.fields[name]
+                continue
+            if not objects:
+                objects += batch.objects()
+            fields[name] = [field_of(value, name) for value in objects]
+        sent = partials_of(
+            folding, keys, batch.timestamps, fields, self._plan.before.get(edge.consumer, MIN_TIME)
+        )
+        if sent is None:
+            return False
+        intervals = self._plan.intervals[edge.level - 1]
+        for index, blob in dealt(sent, folding, self._plan.tables[edge.level - 1], len(intervals)):
+            section = pack_section(edge.index, index, None, RecordBatch([], [blob]))
+            self.sections.append((edge.level, intervals[index].slot, section))
+        return True
 
     def mark(self) -> tuple[Any, ...]:
         """What there is so far, for `rollback`."""
@@ -211,6 +242,7 @@ class Router:
             self.sections.append((edge.level, slot, data))
 
 
+_WORTH_IT = 64  # records that are aggregated before they are sent: fewer are sent as they are, for less
 _MANY = 8_000  # records that are sent at once: fewer are in the cache as it is
 _SAMPLE = 4_000  # of them, to see whether keys come again
 _OFTEN = 8  # records of a key: with fewer, a list for each of them costs more than it spares

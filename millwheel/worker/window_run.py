@@ -17,7 +17,7 @@ import numpy as np
 
 from millwheel.errors import CodecError, StoreError, UserCodeError
 from millwheel.model.batch import RecordBatch
-from millwheel.model.codec import pack, pack_plain, unpack
+from millwheel.model.codec import pack, pack_each, unpack
 from millwheel.model.folding import Folded, Folding
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.record import Record
@@ -456,14 +456,14 @@ def packed_values(folding: Folding, start: int, keys: list[str], results: list[l
         ]
     head = bytes((0x83 + len(names),)) + pack("key")
     middle = pack("start") + pack(start) + pack("end") + pack(end)
-    parts = [[head + one + middle for one in map(pack_plain, keys)]]
+    parts = [[head + one + middle for one in pack_each(keys)]]
     for name, column in zip(names, results, strict=True):
         label = pack(name)
         small = {number: label + pack(number) for number in set(column)} if _repeats(column) else None
         if small is not None:
             parts.append(list(map(small.__getitem__, column)))
         else:
-            parts.append([label + pack(number) for number in column])
+            parts.append([label + one for one in pack_each(column)])
     return list(map(b"".join, zip(*parts, strict=True))) if len(parts) > 1 else parts[0]
 
 

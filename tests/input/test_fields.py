@@ -170,3 +170,17 @@ def test_several_and_nested_fields_of_lines(
     assert [record.value for record in records] == [
         [key, json.loads(line)] for key, line in zip(keys, lines, strict=True)
     ]
+
+
+def test_optional_fields_may_be_missing_or_of_any_kind_but_lists_and_objects() -> None:
+    lines = [b'{"t": 1, "k": "a", "n": 2}', b'{"t": 2, "k": "b"}', b'{"t": 3, "k": "c", "n": null}']
+    found = json_fields.read(lines, "t", None, ("k", "n"), frozenset({"n"}))
+    assert found is not None
+    assert found.timestamps == [1, 2, 3]
+    assert found.fields == {"k": ["a", "b", "c"], "n": [2, None, None]}
+    kinds = [b'{"t": 1, "n": 2.5}', b'{"t": 2, "n": "x"}', b'{"t": 3, "n": true}', b'{"t": 4, "n": 7.0}']
+    found = json_fields.read(kinds, "t", None, ("n",), frozenset({"n"}))
+    assert found is not None
+    assert found.fields == {"n": [2.5, "x", True, 7.0]}
+    for text in (b"[1]", b'{"x": 1}', b"18446744073709551615"):
+        assert json_fields.read([b'{"t": 1, "n": %s}' % text], "t", None, ("n",), frozenset({"n"})) is None

@@ -9,6 +9,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.operators import foldings
+from millwheel.worker import route
 from tests.operators.feeding import source
 
 KEYS = ["a", "b", "c", "key" * 200, "ü", "\ud800"]
@@ -183,6 +184,8 @@ def essence(values: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_columns_rows_by_key_and_a_batch_query_give_the_same(seed: int, monkeypatch: Any) -> None:
+    if seed % 3:  # few records are sent as they are
+        monkeypatch.setattr(route, "_WORTH_IT", 1)
     drawn = Drawn(seed)
     columns = drawn.run()
     monkeypatch.setattr(foldings, "BY_COLUMNS", False)
