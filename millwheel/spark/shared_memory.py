@@ -43,7 +43,7 @@ def send(frames: Iterable[Frame], folder: str | None) -> Iterator[tuple[int, Par
             return
         except OSError as error:  # no room, or an epoch that is over: the shuffle says so, if it matters
             logger.warning("frames go through Spark's shuffle, as %s cannot be written: %s", folder, error)
-    yield from enumerate(frame.to_bytes() for frame in frames)
+    yield from enumerate(map(b"".join, parts))
 
 
 def _filed(parts: list[list[Bytes]], sizes: list[int], folder: str) -> list[Parcel]:
@@ -69,7 +69,7 @@ def _fetched(parcel: Parcel) -> Frame:
             raise OSError(f"{name} ends before a frame of {length:,} bytes does")
         # Its pages are in memory, and are not copied: files are removed, but none is ever cut or changed.
         data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-    return Frame.from_parts(data[start : start + length])
+    return Frame.from_bytes(data[start : start + length])
 
 
 def _has_room(folder: str) -> bool:

@@ -121,22 +121,18 @@ class Frame:
 
     def to_bytes(self) -> bytes:
         """For the carrier."""
-        return pack_plain(list(self.__dict__.values()))
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Frame:
-        """The inverse of `to_bytes`."""
-        return Frame(*unpack(data))
+        return b"".join(self.to_parts())
 
     def to_parts(self) -> list[Bytes]:
-        """For a carrier that takes several things: the sections as they are, behind all else."""
+        """The same in pieces, for a carrier that takes several: the sections as they are, behind all else."""
         lengths = {level: list(map(len, sections)) for level, sections in self.sections.items()}
         head = pack_plain(list({**self.__dict__, "sections": lengths}.values()))
         return [len(head).to_bytes(_HEAD, "big"), head, *chain.from_iterable(self.sections.values())]
 
     @staticmethod
-    def from_parts(data: memoryview) -> Frame:
-        """The inverse of `to_parts`, laid end to end; the sections are where they are, and not copied."""
+    def from_bytes(data: Bytes) -> Frame:
+        """The inverse of `to_bytes`; the sections are where they are, and not copied."""
+        data = memoryview(data)
         end = _HEAD + int.from_bytes(data[:_HEAD], "big")
         frame = Frame(*unpack(data[_HEAD:end]))
         for level, lengths in cast(dict[int, list[int]], frame.sections).items():

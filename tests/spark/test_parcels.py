@@ -85,8 +85,8 @@ def test_a_frame_in_parts_is_the_same_frame() -> None:
         ),
     ):
         data = b"".join(frame.to_parts())
-        assert Frame.from_parts(memoryview(data)) == frame
-        assert Frame.from_parts(memoryview(data)).to_bytes() == frame.to_bytes()
+        assert Frame.from_bytes(memoryview(data)) == frame
+        assert Frame.from_bytes(memoryview(data)).to_bytes() == frame.to_bytes() == data
 
 
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn"])
