@@ -15,7 +15,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.model import keys
 from millwheel.model.graph import build
+from millwheel.store.keyspace import tablets_of
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker import inject, route
 from millwheel.worker.step import Worker
@@ -163,6 +164,10 @@ def _without_json(self: Any, source: Any, item: Any, batch: mw.RecordBatch, rout
     return _send(self, source, item, plain, router)
 
 
+def _places_of_each(keys: list[Any], table: Sequence[int], nobody: int) -> list[int]:
+    return [table[tablet] for tablet in tablets_of(keys)]
+
+
 _send = inject.Injection._send
 _NEVER = 10**12
 
@@ -191,10 +196,7 @@ ALTERNATIVES = {
     "nothing": Alternative(list),
     "no key-grouped sections": Alternative(lambda: [(route, "_OFTEN", _NEVER)], _few),
     "no sections by tablet": Alternative(lambda: [(route, "_MANY", _NEVER)], lambda case: case.large),
-    "tablets of each record": Alternative(lambda: [(route, "_distinct", lambda keys: None)]),
-    "tablets of distinct keys": Alternative(
-        lambda: [(route, "_distinct", dict.fromkeys)], lambda case: case.keys > 1_000
-    ),
+    "tablets of each record": Alternative(lambda: [(route, "_places", _places_of_each)]),
     "no reading of fields": Alternative(
         lambda: [(inject, "_fields", lambda graph, stream: None)],
         lambda case: not case.objects and not case.by_function,
