@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from millwheel.errors import MillWheelError, UserCodeError, shorten
@@ -113,6 +114,7 @@ class KeyedRun:
             run_records, by_key = self._ordered_runner(ordered), ordered.by_key
             attributes["low_watermark"] = self._record_watermark = self._after
         prefix = self._prefix
+        prepared: list[tuple[dict[bytes, str | None], dict[str, list[int]]]] = []
         for part, due_keys in parts:
             positions = by_key(part)
             self._look_for_hot(positions)
@@ -123,9 +125,12 @@ class KeyedRun:
                 keys.setdefault(suffix, None)
             if order is not None:
                 keys = _shuffled(keys, order)
-            rows = snapshot.get_each([prefix + suffix for suffix in keys])
+            prepared.append((keys, positions))
+        # All at once: of a store on the network, to read a tablet is a round trip.
+        rows = iter(snapshot.get_each([prefix + suffix for keys, _ in prepared for suffix in keys]))
+        for keys, positions in prepared:
             try:
-                self._run_keys(keys, rows, positions, run_records)
+                self._run_keys(keys, list(islice(rows, len(keys))), positions, run_records)
             except UserCodeError:
                 raise
             except Exception as error:

@@ -43,7 +43,7 @@ def store(schema_url: str) -> Iterator[PostgresStore]:
     found.close()
 
 
-@pytest.mark.parametrize("keys", [10, 1_000, 5_000])
+@pytest.mark.parametrize("keys", [10, 1_000, 8_000])
 def test_the_round_trips_of_a_step_do_not_grow_with_its_keys(store: PostgresStore, keys: int) -> None:
     driver, executor = take(_pipeline(keys), store)
     trips = []
