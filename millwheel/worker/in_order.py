@@ -5,17 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Final
 
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME
 from millwheel.store.row import Times
 from millwheel.worker.budget import Budget
-from millwheel.worker.context import HookContext, ReturnedValue
+from millwheel.worker.context import HookContext
 from millwheel.worker.inbox import Arrivals
 from millwheel.worker.reorder_buffer import is_due
 
-_NEVER = MAX_TIME + 1
+NEVER: Final = MAX_TIME + 1
+"""Behind every time."""
 
 Fire = Callable[[Times, Times, int], None]
 """Fires the due timers of a key up to a time, those that are set meanwhile in their place."""
@@ -53,7 +54,7 @@ class Ordered:
         oldest, newest = min(timestamps), max(timestamps)
         if digests is None and oldest >= before and is_due(newest, bound):
             return  # as most are, where the watermark follows closely
-        limit = bound if bound < MAX_TIME else _NEVER
+        limit = bound if bound < MAX_TIME else NEVER
         if digests is None and oldest >= before:
             self._due = [position for position, time in enumerate(timestamps) if time < limit]
             self.waiting = [position for position, time in enumerate(timestamps) if time >= limit]
@@ -97,88 +98,6 @@ class Ordered:
                 mine.sort(key=time_of)
         return found
 
-    def runner(
-        self, context: HookContext, budget: Budget, hook: Callable[[Record], Any], fire: Fire, now: int
-    ) -> Callable[[str, list[int]], int]:
-        """Runs a key's due records, and the timers before each, as far as the budget goes."""
-        arrivals, late = self._arrivals, self.late
-        batch, streams = arrivals.batch, arrivals.streams
-        timestamps, values, json = batch.timestamps, batch.values, batch.json
-        with_ids = arrivals.ids is not None or bool(arrivals.old_ids)
-        only = arrivals.only_stream() or ""
-        lazy = json is not None
-        plain = bool(only) and not with_ids and not late
-        given: list[Any] = values if json is None else json
-        time_of = timestamps.__getitem__
-        new = Record.__new__
-
-        def run_plain(key: str, piece: list[int], first: int) -> int:
-            """Records of one stream, on time and without IDs: 1.2 times without order, not 1.4 (in_order)."""
-            timers, wall = context.timers, context.wall
-            for value, timestamp in zip(map(given.__getitem__, piece), map(time_of, piece), strict=True):
-                if first <= timestamp:
-                    fire(timers, wall, timestamp)
-                    first = _first(timers, wall, now)
-                    context.changed = False
-                record = new(Record)  # its constructor would set what most hooks do not ask for
-                if lazy:
-                    record._json = value
-                else:
-                    record.value = value
-                record.key = key
-                record.stream = only
-                record.timestamp = timestamp
-                context.hand = record
-                if (result := hook(record)) is not None:
-                    raise ReturnedValue(result)
-                if context.changed:
-                    first = _first(timers, wall, now)
-                    context.changed = False
-            return first
-
-        def run_records(key: str, mine: list[int]) -> int:
-            timers, wall = context.timers, context.wall
-            reached = 0
-            first = _first(timers, wall, now)
-            context.changed = False
-            while reached < len(mine):
-                if budget.left <= 0 and budget.is_over():
-                    break
-                whole = not reached and len(mine) <= budget.left
-                piece = mine if whole else mine[reached : reached + budget.left]
-                reached += len(piece)
-                budget.left -= len(piece)
-                if plain:
-                    first = run_plain(key, piece, first)
-                    continue
-                for position in piece:
-                    timestamp = timestamps[position]
-                    if first <= timestamp:
-                        fire(timers, wall, timestamp)
-                        first = _first(timers, wall, now)
-                        context.changed = False
-                    record = new(Record)
-                    if json is None:
-                        record.value = values[position]
-                    else:
-                        record._json = json[position]
-                    record.key = key
-                    record.stream = streams[position]
-                    record.timestamp = timestamp
-                    if with_ids:
-                        record.id = arrivals.id(position)
-                    if position in late:
-                        record.late = True
-                    context.hand = record
-                    if (result := hook(record)) is not None:
-                        raise ReturnedValue(result)
-                    if context.changed:
-                        first = _first(timers, wall, now)
-                        context.changed = False
-            return reached
-
-        return run_records
-
     def combining_runner(
         self,
         context: HookContext,
@@ -187,7 +106,7 @@ class Ordered:
         fire: Fire,
         now: int,
     ) -> Callable[[str, list[int]], int]:
-        """The same where a combiner joins what no timer divides.
+        """Runs a key's due records, and the timers before each; a combiner joins what no timer divides.
 
         With ``errors="divert"`` each record goes alone: to undo a group would be to undo its timers too.
         """
@@ -199,7 +118,7 @@ class Ordered:
         most = 1 if alone else MOST
 
         def fire_until(timestamp: int) -> None:
-            if _first(context.timers, context.wall, now) <= timestamp:
+            if next_time(context.timers, context.wall, now) <= timestamp:
                 fire(context.timers, context.wall, timestamp)
 
         combining = Combining(
@@ -213,7 +132,7 @@ class Ordered:
                     break
                 start = mine[reached]
                 fire_until(timestamps[start])
-                first = _first(context.timers, context.wall, now)
+                first = next_time(context.timers, context.wall, now)
                 end, last = reached + 1, min(len(mine), reached + most)
                 if start not in late:
                     stream = streams[start]
@@ -227,9 +146,9 @@ class Ordered:
         return run_records
 
 
-def _first(timers: Times, wall: Times, now: int) -> int:
+def next_time(timers: Times, wall: Times, now: int) -> int:
     """The time of a key's next timer, of those of the wall clock the next that is due."""
-    first = min(timers.values()) if timers else _NEVER
+    first = min(timers.values()) if timers else NEVER
     if wall:
         first = min([first, *(time for time in wall.values() if time <= now)])
     return first

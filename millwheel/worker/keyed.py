@@ -25,7 +25,7 @@ from millwheel.store.keyspace import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG,
 from millwheel.store.row import Times, encode_row, row_parts, row_version, with_version
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext, ReturnedValue
-from millwheel.worker.in_order import Ordered
+from millwheel.worker.in_order import NEVER, Ordered, next_time
 from millwheel.worker.inbox import Arrivals, SeenIds
 from millwheel.worker.report import NodeReport
 from millwheel.worker.route import diverted
@@ -108,10 +108,9 @@ class KeyedRun:
         attributes["low_watermark"] = self._before
         attributes.pop("state", None)
         self._budget.begin()
-        if ordered is None:
-            run_records, by_key = self._records_runner(arrivals), arrivals.by_key
-        else:
-            run_records, by_key = self._ordered_runner(ordered), ordered.by_key
+        run_records, by_key = self._records_runner(arrivals, ordered), arrivals.by_key
+        if ordered is not None:
+            by_key = ordered.by_key
             attributes["low_watermark"] = self._record_watermark = self._after
         prefix = self._prefix
         prepared: list[tuple[dict[bytes, str | None], dict[str, list[int]]]] = []
@@ -259,26 +258,40 @@ class KeyedRun:
         self.report.duplicates += len(piece) - len(fresh)
         return fresh
 
-    def _records_runner(self, arrivals: Arrivals) -> Callable[[str, list[int]], int]:
+    def _records_runner(self, arrivals: Arrivals, ordered: Ordered | None) -> Callable[[str, list[int]], int]:
         """Runs a key's records, but for duplicates, as far as the budget goes; returns how many it reached.
 
-        A function of its own, so that what is the same for all keys is looked up once.
+        Where they are ordered, its timers fire between them. A function of its own, so that what is the same
+        for all keys is looked up once.
         """
         context, budget, hook, before = self._context, self._budget, self._record_hook, self._before
-        batch = arrivals.batch
-        timestamps, streams, values = batch.timestamps, arrivals.streams, batch.values
-        json, ids, digests = batch.json, batch.ids, arrivals.digests
-        new = Record.__new__
-        takes_late = self._takes_late
-
+        takes_late, fire, now = self._takes_late, self._fire, self._wall_until
         if context.node.combine is not None:
+            if ordered is not None:
+                return ordered.combining_runner(context, budget, self._failed_record, fire, now)
             from millwheel.worker.combine import runner  # which few pipelines need
 
             return runner(
                 context, arrivals, before, budget, self._without_duplicates, takes_late, self._failed_record
             )
+        batch, streams = arrivals.batch, arrivals.streams
+        timestamps, values, json, ids = batch.timestamps, batch.values, batch.json, batch.ids
+        digests = arrivals.digests
+        in_order = ordered is not None
+        if ordered is not None:  # duplicates and what comes too late are out already
+            digests, late = None, ordered.late
+            if arrivals.old_ids:
+                ids = list(map(arrivals.id, range(len(batch))))
+        elif min(timestamps, default=before) < before:
+            late = {position for position, time in enumerate(timestamps) if time < before}
+        else:
+            late = set()
+        new = Record.__new__
 
         def run_records(key: str, mine: list[int]) -> int:
+            timers, wall = context.timers, context.wall
+            first = next_time(timers, wall, now) if in_order else NEVER
+            context.changed = False
             reached = 0
             while reached < len(mine):
                 if budget.left <= 0 and budget.is_over():
@@ -290,23 +303,31 @@ class KeyedRun:
                 if digests is not None:
                     piece = self._without_duplicates(digests, streams, piece)
                 for position in piece:
-                    record = new(Record)
+                    timestamp = timestamps[position]
+                    if first <= timestamp:
+                        fire(timers, wall, timestamp)
+                        first = next_time(timers, wall, now)
+                        context.changed = False
+                    record = new(Record)  # its constructor would set what most hooks do not ask for
                     if json is None:
                         record.value = values[position]
                     else:
                         record._json = json[position]
                     record.key = key
                     record.stream = streams[position]
-                    record.timestamp = timestamp = timestamps[position]
+                    record.timestamp = timestamp
                     if ids is not None:
                         record.id = ids[position]
-                    if timestamp < before:
+                    if position in late:
                         record.late = True
-                        if not takes_late(record):
+                        if not in_order and not takes_late(record):
                             continue
                     context.hand = record
                     if (result := hook(record)) is not None:
                         raise ReturnedValue(result)
+                    if in_order and context.changed:
+                        first = next_time(timers, wall, now)
+                        context.changed = False
             return reached
 
         return run_records
@@ -314,12 +335,6 @@ class KeyedRun:
     def admit(self, ordered: Ordered, old: Iterable[range]) -> None:
         """Finds the duplicates and the late ones among records that may have to wait: when they come."""
         ordered.admit(old, self._without_duplicates, self._takes_late)
-
-    def _ordered_runner(self, ordered: Ordered) -> Callable[[str, list[int]], int]:
-        context, budget, now = self._context, self._budget, self._wall_until
-        if context.node.combine is not None:
-            return ordered.combining_runner(context, budget, self._failed_record, self._fire, now)
-        return ordered.runner(context, budget, self._record_hook, self._fire, now)
 
     def _takes_late(self, record: Record) -> bool:
         """Whether a late record is delivered; otherwise it is put aside."""
