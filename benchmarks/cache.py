@@ -28,6 +28,7 @@ from benchmarks.pipelines.windows import Windower
 from benchmarks.server import postgres
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.lmdb.environment import LmdbShard
 from millwheel.store.open import open_store
@@ -200,10 +201,9 @@ def _measure(
     driver = Driver(
         graph,
         store,
-        slots=1,
+        Options(slots=1, step_budget=math.inf),
         clock=lambda: time.time_ns() // 1000,
         owner="a benchmark",
-        step_budget=math.inf,
     )
     cache = Cache(lambda shard: LmdbShard(folder / f"{shard}", sync=False, map_size=64 * _MB), size)
     executor = LocalExecutor(Worker(graph, driver.numbers, store, cache=cache if size else None))

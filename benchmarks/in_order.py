@@ -19,6 +19,7 @@ from benchmarks import data, results
 from benchmarks.pipelines import windows
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
@@ -76,7 +77,7 @@ def _turn(source: data.Input, folder: Path, *, in_order: bool) -> float:
     p.sink("windows", mw.sinks.JsonLines(folder / "out"))
     graph, store = build(p), LmdbStore(folder / "store", shards=2)
     driver = Driver(
-        graph, store, slots=2, clock=lambda: time.time_ns() // 1_000, owner="a benchmark", target=3.0
+        graph, store, Options(slots=2, target=3.0), clock=lambda: time.time_ns() // 1_000, owner="a benchmark"
     )
     driver.sizer.bound = _EPOCH
     driver.sizer.learn = lambda *_: None  # type: ignore[method-assign]

@@ -19,6 +19,7 @@ import millwheel as mw
 from benchmarks import results
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.keys import TABLETS
@@ -119,7 +120,9 @@ def _fill(path: Path, keys: int) -> None:
         shard = store.shards[tablet * _SHARDS // TABLETS]
         shard.write([(counters_key(0, tablet), pack(counters))])
     graph = build(_pipeline())
-    driver = Driver(graph, store, slots=_SHARDS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
+    driver = Driver(
+        graph, store, Options(slots=_SHARDS), clock=lambda: time.time_ns() // 1000, owner="a benchmark"
+    )
     driver.observer = Recorder(driver)
     plan = driver.next_plan()
     assert plan is not None

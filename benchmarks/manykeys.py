@@ -29,6 +29,7 @@ from benchmarks.server import postgres
 from benchmarks.session import session
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.time import MAX_TIME
@@ -115,7 +116,7 @@ class _Loaded:
         p.add(CountsRecords(), inputs={"in": mw.by_key})
         graph = build(p)
         self.store = PostgresStore(f"{url}?schema=keys_{keys}", shards=_SHARDS)
-        self._driver = Driver(graph, self.store, slots=_SHARDS, clock=lambda: 0, owner="a benchmark")
+        self._driver = Driver(graph, self.store, Options(slots=_SHARDS), clock=lambda: 0, owner="a benchmark")
         numbers = self._driver.numbers
         self._here = LocalExecutor(Worker(graph, numbers, self.store))
         self._on_spark = SparkExecutor(spark.sparkContext, graph, numbers, self.store)

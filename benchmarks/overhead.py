@@ -30,6 +30,7 @@ from benchmarks.processes import cpu_seconds
 from benchmarks.session import session
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.watch.history import Recorder
@@ -129,7 +130,9 @@ def run_parts(*, quick: bool = False) -> dict[str, Any]:
         source = data.generate(work / "input", keys=_KEYS, records=epochs * 200, files=1)
         store = LmdbStore(work / "store", shards=_SLOTS, sync=False)
         graph = build(windows.pipeline(source.pattern, work / "out"))
-        driver = Driver(graph, store, slots=_SLOTS, clock=lambda: time.time_ns() // 1000, owner="a benchmark")
+        driver = Driver(
+            graph, store, Options(slots=_SLOTS), clock=lambda: time.time_ns() // 1000, owner="a benchmark"
+        )
         seconds: dict[str, list[float]] = {"an epoch": []}
         driver.observer = recorder = Recorder(driver)
         recorder.epoch = _timed(recorder.epoch, seconds["an epoch"])  # type: ignore[method-assign]

@@ -26,6 +26,7 @@ from benchmarks import results
 from benchmarks.pipelines.windows import Windower
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model import keys
 from millwheel.model.graph import build
 from millwheel.store.keyspace import tablets_of
@@ -141,7 +142,11 @@ class Job:
         graph = build(p)
         store = LmdbStore(Path(tempfile.mkdtemp(dir=self._folder.parent)) / "store", shards=2, sync=False)
         driver = Driver(
-            graph, store, slots=2, clock=lambda: time.time_ns() // 1_000, owner="a benchmark", target=60.0
+            graph,
+            store,
+            Options(slots=2, target=60.0),
+            clock=lambda: time.time_ns() // 1_000,
+            owner="a benchmark",
         )
         driver.sizer.bound = case.epoch
         driver.sizer.learn = lambda *_: None  # type: ignore[method-assign]

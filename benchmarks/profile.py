@@ -25,6 +25,7 @@ from benchmarks import chart, data, results
 from benchmarks.pipelines import windows
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
@@ -162,7 +163,11 @@ def profile(source: data.Input, work: Path) -> dict[str, Any]:
     graph = build(windows.pipeline(source.pattern, work / "out"))
     store = LmdbStore(work / "store", shards=2)
     driver = Driver(
-        graph, store, slots=2, clock=lambda: time.time_ns() // 1_000, owner="a profile", target=_TARGET
+        graph,
+        store,
+        Options(slots=2, target=_TARGET),
+        clock=lambda: time.time_ns() // 1_000,
+        owner="a profile",
     )
     driver.sizer.bound = _EPOCH
     driver.sizer.learn = lambda *_: None  # type: ignore[method-assign]

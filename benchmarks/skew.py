@@ -16,6 +16,8 @@ import millwheel as mw
 from benchmarks import chart, results
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.model.graph import build
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
@@ -115,13 +117,13 @@ def _case(folder: Path, hours: int, *, behind: int, max_skew: int | None) -> dic
     p.add(Windower(), inputs={"records": mw.by_key}, outputs=["windows"])
     graph = build(p)
     store = LmdbStore(folder, shards=1, sync=False)
-    driver = Driver(graph, store, slots=1, clock=lambda: 0, owner="a benchmark", max_skew=max_skew)
+    driver = Driver(graph, store, Options(slots=1, max_skew=max_skew), clock=lambda: 0, owner="a benchmark")
     driver.sizer.learn = lambda *_: None  # type: ignore[method-assign]
     driver.sizer.bound = _BOUND
     executor = LocalExecutor(Worker(graph, driver.numbers, store))
     process = psutil.Process(os.getpid())
     windows = state = size = memory = 0
-    while (plan := driver.next_plan() or driver.next_plan(over_skew=True)) is not None:
+    while (plan := driver.next_plan() or driver.next_plan(Mode.OVER_SKEW)) is not None:
         driver.run(plan, executor)
         windows = max(windows, driver.authority.counter("Windower", WATERMARK_TIMERS))
         state = max(state, driver.authority.counter("Windower", 1))

@@ -19,6 +19,8 @@ from benchmarks.pipelines import numbers
 from benchmarks.session import session
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import shard_count
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.model.graph import build
 from millwheel.spark.job_executor import SparkExecutor
 from millwheel.store.lmdb.lmdb_store import LmdbStore
@@ -97,11 +99,11 @@ def _empty(spark: SparkSession, work: Path, slots: int) -> float:
     graph = build(p)
     folder = work / "empty"
     store = LmdbStore(folder, shards=shard_count(slots))
-    driver = Driver(graph, store, slots=slots, clock=lambda: 0, owner="a benchmark", compact_below=0)
+    driver = Driver(graph, store, Options(slots=slots, compact_below=0), clock=lambda: 0, owner="a benchmark")
     executor = SparkExecutor(spark.sparkContext, graph, driver.numbers, store)
     took = []
     for _ in range(_EPOCHS):
-        plan = driver.next_plan(force=True)
+        plan = driver.next_plan(Mode.FORCED)
         assert plan is not None
         started = time.perf_counter()
         driver.run(plan, executor)

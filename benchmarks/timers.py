@@ -17,6 +17,8 @@ import millwheel as mw
 from benchmarks import chart, results
 from benchmarks.session import session
 from millwheel.master.driver import Driver
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.model.graph import build
 from millwheel.spark.job_executor import SparkExecutor
 from millwheel.store.lmdb.lmdb_store import LmdbStore
@@ -75,7 +77,7 @@ class _Waiting:
         p.add(Sets(), inputs={"in": mw.by_key}, outputs=["fired"])
         p.sink("fired", self.sink)
         graph = build(p)
-        self.driver = Driver(graph, LmdbStore(path), slots=1, clock=lambda: 0, owner="a benchmark")
+        self.driver = Driver(graph, LmdbStore(path), Options(slots=1), clock=lambda: 0, owner="a benchmark")
         self.executor = SparkExecutor(spark.sparkContext, graph, self.driver.numbers, self.driver.store)
         while (plan := self.driver.next_plan()) is not None:
             self.driver.run(plan, self.executor)
@@ -84,7 +86,7 @@ class _Waiting:
         """Runs one epoch; gives the milliseconds that it took."""
         self.injector.watermark = watermark
         started = time.perf_counter()
-        plan = self.driver.next_plan(force=True)
+        plan = self.driver.next_plan(Mode.FORCED)
         assert plan is not None
         self.driver.run(plan, self.executor)
         return (time.perf_counter() - started) * 1e3

@@ -18,6 +18,8 @@ from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import check_slots
 from millwheel.master.mailbox import Request, Requests, reason
+from millwheel.master.options import SLOW_AFTER
+from millwheel.master.planner import Mode
 from millwheel.master.standby import Heartbeat
 from millwheel.master.status import Report
 from millwheel.master.watchdog import Watchdog
@@ -34,9 +36,6 @@ _MICROSECONDS = 1e6
 _PATIENCE = 30.0  # seconds for the epoch that a stop finds: six times what one may take under a backlog
 _SHOWN_EVERY = 1.0  # seconds between updates in a notebook
 _FAREWELL = 2.0  # seconds in which a signal to all processes reaches this one too
-
-SLOW_AFTER = 30.0
-"""Seconds after which a hook that has not returned is named."""
 
 
 Rebuild = Callable[[Graph], tuple[Driver, Executor]]
@@ -98,7 +97,7 @@ class Job:
         self._driver = driver
         self._rebuild = rebuild
         self._asked: queue.SimpleQueue[_Apply | _Rescale] = queue.SimpleQueue()
-        self._requests = Requests(driver.store, driver.sequencer)
+        self._requests = Requests(driver.store, driver.layout.sequencer)
         self._stoppers: list[Request] = []
         self._watchdog = Watchdog(
             slow_after=slow_after,
@@ -303,7 +302,7 @@ class Job:
             return
         if request.what == "rescale":
             self._driver.rescale(request.given["slots"])
-            answer = {"slots": self._driver.slots, "epoch": self._driver.epoch}
+            answer = {"slots": self._driver.layout.slots, "epoch": self._driver.epoch}
             self._requests.answer(request, answer)
             return
         if request.what != "apply" or self._rebuild is None:
@@ -371,7 +370,7 @@ class Job:
 
     def _finish(self) -> None:
         """Runs the epochs that finish what is in flight, with nothing new."""
-        while (plan := self._driver.next_plan(read=False)) is not None:
+        while (plan := self._driver.next_plan(Mode.FINISH)) is not None:
             self._driver.run(plan, self._executor)
 
     def _become(self, graph: Graph) -> None:
@@ -379,15 +378,14 @@ class Job:
         before, used = self._driver, self._executor
         before.let_go()  # a port of the old one may be wanted by the new one
         driver, executor = self._rebuild(graph)
-        driver.baseline, driver.hot = before.baseline, before.hot
-        driver.changes_at_start, driver.holds_ended = before.changes_at_start, before.holds_ended
+        driver.tally.follow(before.tally)
         driver.begins = before.begins
-        driver.rescale(before.slots)
+        driver.rescale(before.layout.slots)
         driver.observer = before.observer
         if driver.observer is not None:
             driver.observer.follow(driver)
         self._driver, self._executor = driver, self._watchdog.watched(executor)
-        self._requests.follow(driver.sequencer)
+        self._requests.follow(driver.layout.sequencer)
         self._follow_injectors()
         used.close()
 
@@ -403,13 +401,13 @@ class Job:
                     self._rescale(asked)
                 else:
                     self._apply(asked)
-            self._requests.follow(self._driver.sequencer)  # a change of intervals takes the next one
+            self._requests.follow(self._driver.layout.sequencer)  # a change of intervals takes the next one
             for request in self._requests.take():
                 self._heed(request)
             if self._drain.is_set():
                 self._finish()
                 break
-            if self._driver.caught_up:
+            if self._driver.sources.level:
                 self._become(self._driver.base)
             driver = self._driver
             self._waker.begin()

@@ -25,6 +25,7 @@ from millwheel.cli.sample import add_sample_command
 from millwheel.cli.store_tools import add_store_commands
 from millwheel.errors import MillWheelError, PipelineError, StandbyEnded
 from millwheel.launch import INTERRUPTED, run, start, tell_of_the_stop
+from millwheel.master.options import NAMES
 from millwheel.master.status import Report
 from millwheel.model.pipeline import Pipeline
 from millwheel.tracebacks import brief
@@ -129,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--take-over",
+        dest="takeover",
         action="store_true",
         help="take the store from a driver that still holds it, and hangs; it is refused from then on",
     )
@@ -197,21 +199,9 @@ def _demo(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     pipeline = load_pipeline(options.pipeline)
     arguments: dict[str, Any] = {"store": options.store}
-    if options.ui is not None:
-        arguments["ui"] = options.ui
-    if options.slots is not None:
-        arguments["slots"] = options.slots
-    if options.take_over:
-        arguments["takeover"] = True
+    arguments |= {name: given for name, given in vars(options).items() if name in NAMES and given is not None}
     if options.standby:
-        arguments["standby"] = True
         signal.signal(signal.SIGTERM, _terminate)
-    if options.takeover_after is not None:
-        arguments["takeover_after"] = options.takeover_after
-    if options.accept:
-        arguments["accept"] = options.accept
-    if options.cache is not None:
-        arguments["cache"] = options.cache
     if options.master is not None or options.conf:
         from millwheel.spark.session import local_session
 

@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millwheel.errors import FencedError, StoreError
+from millwheel.master.commit_entry import Commit
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Offset
-from millwheel.model.names import Sender, SourceName, WatermarkName, source_name, watermark_name
+from millwheel.model.names import Sender, SourceName, source_name
 from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
 from millwheel.store.keyspace import FORMAT, after, check_format, partition_key
@@ -53,17 +54,7 @@ class Partition:
 class Recovered:
     """What the journal says when a driver starts."""
 
-    epoch: int = 0
-    now: int = 0
-    watermarks: dict[str, Any] = field(default_factory=dict)
-    sources: dict[WatermarkName, int] = field(default_factory=dict)
-    totals: dict[str, Any] | None = None
-    layout: list[Any] = field(default_factory=list)
-    """The intervals that the watermarks are of; empty where they are of several layouts."""
-    holders: dict[SourceName, list[Any]] = field(default_factory=dict)
-    """By injector: the partition that holds its watermark, where, and why."""
-    draining: bool = False
-    """Whether the last epoch did not heed holds: one that continues it does not either."""
+    commit: Commit = field(default_factory=Commit)
     partitions: dict[SourceName, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
     """An epoch that was started and not committed: it is run again, as it was planned."""
@@ -154,14 +145,10 @@ class Journal:
         (commit, plan), entries = read(
             self._shard, lambda snapshot: (snapshot.get_each(keys), list(snapshot.scan(b"o", after(b"o"))))
         )
-        found = Recovered()
-        if commit is not None:
-            found = Recovered(*unpack(commit))
-            found.sources = {watermark_name(name): mark for name, mark in found.sources.items()}
-        found.partitions = read_partitions(entries)
+        found = Recovered(Commit.from_bytes(commit), read_partitions(entries))
         if plan is not None:
             pending = Plan.from_bytes(plan)
-            if pending.epoch == found.epoch + 1:
+            if pending.epoch == found.commit.epoch + 1:
                 found.plan = pending
         return found
 
@@ -183,21 +170,13 @@ class Journal:
         self._write([], [b"plan"])
 
     def commit(
-        self,
-        epoch: int,
-        now: int,
-        watermarks: dict[str, Any],
-        sources: dict[WatermarkName, int],
-        totals: dict[str, Any],
-        layout: list[Any],
-        holders: dict[SourceName, list[Any]],
-        partitions: Iterable[Committed],
-        notes: Iterable[tuple[bytes, bytes]] = (),
-        *,
-        draining: bool = False,
+        self, commit: Commit, partitions: Iterable[Committed], notes: Iterable[tuple[bytes, bytes]] = ()
     ) -> None:
-        """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
-        puts = [(b"commit", pack([epoch, now, watermarks, sources, totals, layout, holders, draining]))]
+        """Journals the end of an epoch, or what is known of watermarks while nothing runs.
+
+        ``partitions`` are those that were read in it, ``notes`` what an observer has to say.
+        """
+        puts = [(b"commit", commit.to_bytes())]
         for source, partition, state in partitions:
             value = pack([list(source), partition, state.offset, state.watermark, state.newest])
             puts.append((partition_key(source, partition), value))

@@ -25,6 +25,7 @@ from millwheel.model.names import SourceName, source_name
 from millwheel.model.replay import replaying, to_replay
 from millwheel.store.base import Snapshot, Store
 from millwheel.store.keyspace import AWAY, after, away_key, partition_key
+from millwheel.watermark.marks import ComputationMarks
 from millwheel.worker.commit import touched
 from millwheel.worker.fencing import fence
 
@@ -36,7 +37,7 @@ class Roster:
     graph: Graph
     """With the sources of those that catch up."""
     numbers: dict[str, int]
-    watermarks: dict[str, Any]
+    watermarks: dict[str, ComputationMarks]
     """By computation: what the authority knew of it last; of one that is new, nothing."""
 
 
@@ -49,7 +50,7 @@ class _Books:
     versions: dict[str, int] = field(default_factory=dict)
     replays: dict[str, list[SourceName]] = field(default_factory=dict)
     next: int = 0
-    away: dict[str, Any] = field(default_factory=dict)
+    away: dict[str, ComputationMarks] = field(default_factory=dict)
     design: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
@@ -62,7 +63,10 @@ class _Books:
             unpack(versions) if versions is not None else {},
             {name: list(map(source_name, found)) for name, found in unpack(replays or b"\x80").items()},
             unpack(forgotten)[0] if forgotten is not None else 0,
-            dict(unpack(value) for _, value in snapshot.scan(AWAY, after(AWAY))),
+            {
+                name: ComputationMarks.from_value(marks)
+                for name, marks in (unpack(value) for _, value in snapshot.scan(AWAY, after(AWAY)))
+            },
             unpack(design) if design is not None else {},
         )
 
@@ -82,16 +86,18 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         # Who has a number, and was in no epoch that was committed, has seen nothing either. Who has none, and
         # was in one, was forgotten.
         known = {
-            name: value for name, value in {**books.away, **found.watermarks}.items() if name in books.numbers
+            name: value
+            for name, value in {**books.away, **found.commit.watermarks}.items()
+            if name in books.numbers
         }
-        if found.epoch and found.plan is None:
+        if found.commit.epoch and found.plan is None:
             new = [name for name in graph.nodes if name not in known and name not in books.replays]
             running |= _new_replays(graph, new, found)
         entered = replaying(graph, running)
-        gone = {name: value for name, value in found.watermarks.items() if name not in graph.nodes}
+        gone = {name: marks for name, marks in found.commit.watermarks.items() if name not in graph.nodes}
         replays = {name: names for name, names in books.replays.items() if name not in done} | running
         versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
-        puts = [(away_key(name), pack([name, value])) for name, value in gone.items()]
+        puts = [(away_key(name), pack([name, marks.to_value()])) for name, marks in gone.items()]
         puts += [(b"shape", shape_of(entered)), (b"design", pack(design_of(graph, books.design)))]
         if numbers != books.numbers:
             puts.append((b"numbers", pack(numbers)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
+from millwheel.master.commit_entry import Holder
 from millwheel.master.journal import Committed, Partition
-from millwheel.master.planning import Poll, SkewLimit, caught_up, choose_ranges
+from millwheel.master.ranges import Poll, SkewLimit, caught_up, choose_ranges
 from millwheel.model.injector import Offset
 from millwheel.model.names import SourceName, WatermarkName, check_name
 from millwheel.model.pipeline import Source
@@ -54,7 +54,7 @@ class Sources:
         self.idle: dict[SourceName, list[str]] = {}
         """By injector: the partitions that have been silent for too long to hold the watermark."""
         self._empty: dict[SourceName, str] = {}
-        self.holders: dict[SourceName, list[Any]] = {}
+        self.holders: dict[SourceName, Holder] = {}
         """By injector: the partition that holds its watermark, where, and why."""
         self.held_back = False
         """Whether the limit of skew kept something from being read."""
@@ -166,7 +166,7 @@ class Sources:
         for source in sources:
             mark = ended_at(self._newest(source.stream))
             self.watermarks |= {name: mark for name in self.watermarks if is_of(name, source.name)}
-            self.holders[source.name] = [None, mark, "was read to its end by the last run"]
+            self.holders[source.name] = Holder(None, mark, "was read to its end by the last run")
             lowered.add(source.name)
         return lowered
 
@@ -244,7 +244,7 @@ class Sources:
 
     def empty_changed(self) -> bool:
         """Whether other injectors than before have no partition at all; asked once for each change."""
-        empty = {name: why for name, (_, mark, why) in self.holders.items() if mark is None}
+        empty = {name: by.why for name, by in self.holders.items() if by.watermark is None}
         before, self._empty = self._empty, empty
         return empty != before
 
@@ -290,7 +290,7 @@ class Sources:
             final = final and mark == MAX_TIME
             held = self._hold(source, held, name, mark, why)
         if not poll.ends and not injector.expected:
-            self.holders[source.name] = [None, None, injector.why_empty()]
+            self.holders[source.name] = Holder(None, None, injector.why_empty())
         previous = self.watermarks[source.name]
         if not self._closes:
             newest = self._newest(source.stream)
@@ -307,7 +307,7 @@ class Sources:
         """The lower of two marks, and a note of whose it is."""
         if mark >= held:
             return held
-        self.holders[source.name] = [name, mark, why]
+        self.holders[source.name] = Holder(name, mark, why)
         return mark
 
     def pass_over(self, jumped: int) -> None:
@@ -349,7 +349,7 @@ class Sources:
                 held = with_slack(item.watermark, state.newest, slack[item.source])
                 if held < holding.setdefault(item.source, plan.sources[item.source].held):
                     holding[item.source] = held
-                    self.holders[item.source] = [item.partition, held, "was read so far"]
+                    self.holders[item.source] = Holder(item.partition, held, "was read so far")
             changed[place] = state
         marks = dict(plan.sources)
         for source, found in reads.items():

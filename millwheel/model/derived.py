@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from millwheel.model.names import Unnamed
 from millwheel.model.record import Record
 
 StepKind = Literal["map", "filter", "flat_map", "key", "with_key"]
-
-MARK: Final = "\x1f"
-"""Begins what the engine adds to a name of its own: no name of a user's has a control character in it."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +87,19 @@ class OfValue:
 def is_public(stream: str) -> bool:
     """Whether a stream has a name that a user gave it.
 
-    >>> is_public("clicks"), is_public("clicks.filter" + MARK)
+    >>> is_public("clicks"), is_public(Unnamed("clicks.filter").key)
     (True, False)
     """
-    return MARK not in stream
+    return Unnamed.of(stream) is None
 
 
 def public_name(stream: str) -> str:
     """A stream's name for people.
 
-    >>> public_name("clicks.filter" + MARK + "2")
-    'clicks.filter 2'
+    >>> public_name("clicks"), public_name(Unnamed("clicks.filter", 2).key)
+    ('clicks', 'clicks.filter 2')
     """
-    label, _, number = stream.partition(MARK)
-    return f"{label} {number}" if number else label
+    return str(Unnamed.of(stream) or stream)
 
 
 def _shown(function: Callable[[Any], Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from millwheel.errors import PipelineError
 from millwheel.model import codec as codecs
@@ -69,16 +70,25 @@ class Graph:
             return {stream}
         return set().union(*map(self.origins, parents))
 
-    @property
+    @cached_property
     def percentiles(self) -> tuple[float, ...]:
         """The percentile watermarks that somebody uses, beside the exact ones."""
         return tuple(sorted({node.watermark for node in self.nodes.values()} - {1.0}))
 
     def senders(self, node: str) -> tuple[Sender, ...]:
         """Whose watermarks bound a computation's input: those that write its inputs."""
-        own = self.replays.get(node, {})
-        inputs = self.nodes[node].inputs
-        return tuple({own.get(s, s): None for stream in inputs for s in self.producers[stream]})
+        return self._senders[node]
+
+    @cached_property
+    def _senders(self) -> dict[str, tuple[Sender, ...]]:
+        """By computation. Every step of every epoch asks for them."""
+        found: dict[str, tuple[Sender, ...]] = {}
+        for name, node in self.nodes.items():
+            own = self.replays.get(name, {})
+            found[name] = tuple(
+                {own.get(s, s): None for stream in node.inputs for s in self.producers[stream]}
+            )
+        return found
 
     def readers(self, source: Source, stream: str) -> tuple[Edge, ...]:
         """Who gets what a source puts on a stream: who catches up reads a source of its own."""

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from millwheel.errors import PipelineError
 
 _LONGEST_FOLDER = 200  # bytes: file systems take 255
+_UNNAMED = "\x1f"  # behind the label of a stream that nobody named
 _NUMBERED = re.compile(r"#[0-9]+\Z")
 
 
@@ -42,6 +43,39 @@ class SourceName(NamedTuple):
     def original(self) -> SourceName:
         """The injector that is read once more; itself, where it is read for all."""
         return SourceName(self.stream, self.number)
+
+
+class Unnamed(NamedTuple):
+    """A stream that an operator made and nobody named: a label for people, and which of that label it is.
+
+    Streams are kept under texts; this one's has a control character in it, as no name of a user's has.
+    """
+
+    label: str
+    number: int = 1
+
+    def __str__(self) -> str:
+        """How it is shown.
+
+        >>> str(Unnamed("clicks.filter")), str(Unnamed("clicks.filter", 2))
+        ('clicks.filter', 'clicks.filter 2')
+        """
+        return self.label if self.number == 1 else f"{self.label} {self.number}"
+
+    @property
+    def key(self) -> str:
+        """The text that it is kept under."""
+        return self.label + _UNNAMED + ("" if self.number == 1 else str(self.number))
+
+    @staticmethod
+    def of(stream: str) -> Unnamed | None:
+        """The unnamed stream that is kept under a text; None where it is a name.
+
+        >>> Unnamed.of(Unnamed("clicks.filter", 2).key)
+        Unnamed(label='clicks.filter', number=2)
+        """
+        label, mark, number = stream.partition(_UNNAMED)
+        return Unnamed(label, int(number) if number.isdecimal() else 1) if mark else None
 
 
 Sender = str | SourceName

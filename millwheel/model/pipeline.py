@@ -9,11 +9,11 @@ from typing import Any, Literal
 from millwheel.errors import PipelineError
 from millwheel.model.combiners import Combine
 from millwheel.model.computation import Computation
-from millwheel.model.derived import Derived, Step, is_public
+from millwheel.model.derived import Derived, Step
 from millwheel.model.hooks import check_hooks
 from millwheel.model.injector import Errors, Injector
 from millwheel.model.keys import KeyExtractor
-from millwheel.model.names import SourceName, check_name
+from millwheel.model.names import SourceName, Unnamed, check_name
 from millwheel.model.sink import Sink
 
 Late = Literal["deliver", "drop", "divert"]
@@ -232,18 +232,19 @@ class Pipeline:
             combine,
         )
 
-    def derive(self, parents: tuple[str, ...], steps: tuple[Step, ...], name: str) -> str:
-        """Adds a stream that is computed from others; returns its name, which is made unique.
+    def derive(self, parents: tuple[str, ...], steps: tuple[Step, ...], name: str | Unnamed) -> str:
+        """Adds a stream that is computed from others; returns the text that it is kept under.
 
-        ``name`` is one that a user gave, or a label for people with a `MARK` behind it.
+        ``name`` is one that a user gave; one that nobody named gets a number, so that it is unique.
         """
-        if is_public(name):
+        if isinstance(name, Unnamed):
+            while name.key in self.derived:
+                name = name._replace(number=name.number + 1)
+            name = name.key
+        else:
             check_name("a stream", name, f"pipeline {self.name!r}")
             if name in self.derived:
                 raise PipelineError(f"pipeline {self.name!r} has two streams of the name {name!r}")
-        number, label = 2, name
-        while name in self.derived:
-            name, number = f"{label}{number}", number + 1
         self.derived[name] = Derived(name, parents, steps)
         return name
 

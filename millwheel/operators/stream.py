@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from millwheel.errors import PipelineError
 from millwheel.model.computation import Computation
-from millwheel.model.derived import MARK, KeptKey, OfValue, Step, StepKind, public_name
+from millwheel.model.derived import KeptKey, OfValue, Step, StepKind, public_name
 from millwheel.model.keys import By, ByKey, KeyExtractor, by
+from millwheel.model.names import Unnamed
 from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.operators.checks import (
@@ -58,7 +59,7 @@ class Stream:
         if not self._steps:
             return self._base
         if self._made is None:
-            self._made = self._pipeline.derive((self._base,), self._steps, self._label + MARK)
+            self._made = self._pipeline.derive((self._base,), self._steps, Unnamed(self._label))
         return self._made
 
     def map(self, function: Callable[[Any], Any]) -> Stream:
@@ -92,7 +93,7 @@ class Stream:
             self._same_pipeline("union", other)
         label = "+".join(stream._label for stream in (self, *others))
         parents = tuple(stream.name for stream in (self, *others))
-        name = self._pipeline.derive(parents, (), label + MARK)
+        name = self._pipeline.derive(parents, (), Unnamed(label))
         return Stream(self._pipeline, name)
 
     def key_by(self, *key: Any) -> KeyedStream:
@@ -252,7 +253,7 @@ class KeyedStream(Stream):
             raise PipelineError(f"{where}: within={within!r} is no span of time")
         left, right = self.name, other.name
         if left == right:  # a computation reads a stream once, so the right side gets a name of its own
-            right = self._pipeline.derive((right,), (), other._label + MARK)
+            right = self._pipeline.derive((right,), (), Unnamed(other._label))
         self._pipeline.add(
             Join(name, right, before, after, how),
             inputs={left: self._extractor, right: other._extractor},

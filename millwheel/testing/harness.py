@@ -15,8 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from millwheel.errors import InputError, PipelineError, shorten
-from millwheel.master.driver import DUE_LIMIT, Driver
+from millwheel.master.driver import Driver
+from millwheel.master.ending import Start
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import DUE_LIMIT, Options
+from millwheel.master.planner import Mode
 from millwheel.master.status import Report
 from millwheel.model.codec import pack, unpack
 from millwheel.model.graph import Graph, build
@@ -88,26 +91,22 @@ class Harness:
     ) -> None:
         self._graph, self._sent, self._taps = _stand_in(pipeline)
         self._store = MemoryStore(1 << (slots - 1).bit_length())
-        self._slots = slots
-        self._due_limit = due_limit
-        self._step_budget = step_budget
+        self._options = Options(slots=slots, due_limit=due_limit, step_budget=step_budget)
         self._order = random.Random(seed)
         self._wall = 0
         self._nested = 0
         self._draining = False
         self._start()
-        self._begin = self._driver.totals.copy()
+        self._begin = self._driver.tally.totals.copy()
 
-    def _start(self, *, begins: bool = False) -> None:
+    def _start(self, start: Start = Start.RECOVERY) -> None:
         self._driver = Driver(
             self._graph,
             self._store,
-            slots=self._slots,
+            self._options,
             clock=lambda: self._wall,
             owner="the harness",
-            begins=begins,
-            step_budget=self._step_budget,
-            due_limit=self._due_limit,
+            start=start,
         )
         worker = Worker(self._graph, self._driver.numbers, self._store, self._order)
         self._executor = LocalExecutor(worker)
@@ -181,7 +180,7 @@ class Harness:
         if all(sent.watermark == MAX_TIME for sent in self._sent.values()):
             self._close()
         self._store.close()
-        self._start(begins=True)
+        self._start(Start.RUN)
 
     def _close(self) -> None:
         driver = self._driver
@@ -234,7 +233,7 @@ class Harness:
 
     def status(self) -> Report:
         """The counts since the harness was made, crashes included."""
-        self._driver.baseline = self._begin
+        self._driver.tally.baseline = self._begin
         return self._driver.report()
 
     def _injector(self, stream: str) -> _Sent:
@@ -272,7 +271,7 @@ class Harness:
             yield
             self._run_once()
             while self._draining and self._driver.held:
-                self._run_once(drain=True)
+                self._run_once(Mode.DRAIN)
         except BaseException:
             self._wall = wall
             for stream, (length, watermark) in before.items():
@@ -291,10 +290,10 @@ class Harness:
         sinks = [sink for part in self._graph.sinks.values() for sink in part]
         return [sink for sink in sinks if isinstance(sink, Collect)]
 
-    def _run_once(self, *, drain: bool = False) -> None:
+    def _run_once(self, mode: Mode = Mode.FORCED) -> None:
         """One epoch, and those that take up what it left."""
         while True:
-            plan = self._driver.next_plan(drain=drain, force=True)
+            plan = self._driver.next_plan(mode)
             assert plan is not None
             self._driver.run(plan, self._executor)
             if self._driver.settled:

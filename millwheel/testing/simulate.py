@@ -23,6 +23,7 @@ from typing import Any
 from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts
+from millwheel.master.options import Options
 from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS
@@ -141,11 +142,13 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
         driver = Driver(
             taps.tap(build(is_now())),
             world.store(),
-            slots=choose((1, 2, 3, 4)) if chaotic else 2,
+            Options(
+                slots=choose((1, 2, 3, 4)) if chaotic else 2,
+                due_limit=choose((1, 3, 1000)) if chaotic else 1000,
+                compact_below=choose((0, 10, 4000)) if chaotic else 4000,
+            ),
             clock=world.clock,
             owner="a simulated driver",
-            due_limit=choose((1, 3, 1000)) if chaotic else 1000,
-            compact_below=choose((0, 10, 4000)) if chaotic else 4000,
         )
         driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
         return driver, _Executor(world, driver.graph, driver)
@@ -177,10 +180,10 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
                 if variants and world.happens("change"):
                     is_now = wanted = world.random.choice((make, *variants))
                     driver, executor = begin(is_now)
-                elif driver.caught_up:
+                elif driver.sources.level:
                     driver, executor = begin(is_now)
         except FencedError:
-            if driver is not None and driver.sequencer == _generation(world):
+            if driver is not None and driver.layout.sequencer == _generation(world):
                 raise  # by whom? nobody has taken over
             world.happened["driver refused"] += 1
             return False
@@ -206,10 +209,10 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
 def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
     """Any other intervals for some of the levels."""
     found: dict[int, tuple[Cuts, str]] = {}
-    for level in range(1, len(driver.intervals) + 1):
+    for level in range(1, len(driver.layout.intervals) + 1):
         if world.random.random() < 0.7:
             firsts = {0, *(world.random.randrange(TABLETS) for _ in range(world.random.randrange(6)))}
-            cuts = [[first, world.random.randrange(driver.slots)] for first in sorted(firsts)]
+            cuts = [[first, world.random.randrange(driver.layout.slots)] for first in sorted(firsts)]
             found[level] = (cuts, "a whim of the seed")
     return found
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import PipelineError, StoreError
+from millwheel.master.commit_entry import Commit
 from millwheel.master.journal import Shape, read_shape
 from millwheel.model.codec import unpack
 from millwheel.model.keys import TABLETS, key_text
@@ -27,9 +28,7 @@ from millwheel.store.keyspace import (
 )
 from millwheel.store.row import decode_row
 from millwheel.store.windows import WindowRow, is_window
-
-# Where an interval's mark has them, in the journal.
-_NEXT_TIMER, _OLDEST_HOLD, _MORE_DUE, _LEFT = 3, 5, 6, 9
+from millwheel.watermark.marks import ComputationMarks
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ def explain(store: Store, name: str) -> Explanation:
     if commit is None:
         step = Step(name, MIN_TIME, "input", "no epoch has been committed yet: nobody has spoken")
         return Explanation(name, MIN_TIME, [step])
-    _, _, watermarks, sources, _, _, holders, *_ = unpack(commit)
-    walk = _Walk(store, shape, unpack(numbers), watermarks, sources, holders)
+    walk = _Walk(store, shape, unpack(numbers), Commit.from_bytes(commit))
     steps = walk.from_computation(name)
     return Explanation(name, steps[0].low_watermark, steps)
 
@@ -94,42 +92,34 @@ def explain(store: Store, name: str) -> Explanation:
 class _Walk:
     """A journal, read once."""
 
-    def __init__(
-        self,
-        store: Store,
-        shape: Shape,
-        numbers: dict[str, int],
-        watermarks: dict[str, Any],
-        sources: dict[SourceName, int],
-        holders: dict[SourceName, list[Any]],
-    ) -> None:
+    def __init__(self, store: Store, shape: Shape, numbers: dict[str, int], commit: Commit) -> None:
         self._store = store
         self._shape = shape
         self._numbers = numbers
-        self._watermarks = watermarks
-        self._sources = sources
-        self._holders = holders
+        self._commit = commit
 
     def _low(self, who: Sender) -> int:
         if isinstance(who, SourceName):
-            return self._sources.get(who, MIN_TIME)
-        return int(self._watermarks[who][1]) if who in self._watermarks else MIN_TIME
+            return self._commit.sources.get(who, MIN_TIME)
+        return self._marks(who).low
+
+    def _marks(self, name: str) -> ComputationMarks:
+        return self._commit.watermarks.get(name, ComputationMarks())
 
     def from_computation(self, name: str) -> list[Step]:
         low = self._low(name)
         if low == MAX_TIME:
             return [Step(name, low, "end", "it has come to its end, nothing holds it")]
-        reached, _, intervals, *_ = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
-        left = sum(mark[_LEFT] for mark in intervals.values())
+        marks = self._marks(name)
+        left = sum(mark.left for mark in marks.intervals.values())
         if left:
             text = f"a slow step has left {left:,} records to the next epoch"
             return [Step(name, low, "records", text)]
-        if any(mark[_MORE_DUE] for mark in intervals.values()):
-            return [self._own_work(name, low, KIND_WATERMARK, intervals)]
-        timer = min((mark[_NEXT_TIMER] for mark in intervals.values()), default=MAX_TIME)
-        hold = min((mark[_OLDEST_HOLD] for mark in intervals.values()), default=MAX_TIME)
-        if min(timer, hold) < reached or min(timer, hold) <= low:
-            return [self._own_work(name, low, KIND_HOLD if hold <= timer else KIND_WATERMARK, intervals)]
+        if any(mark.more_due for mark in marks.intervals.values()):
+            return [self._own_work(name, low, KIND_WATERMARK, marks)]
+        timer, _, hold = marks.work
+        if min(timer, hold) < marks.input or min(timer, hold) <= low:
+            return [self._own_work(name, low, KIND_HOLD if hold <= timer else KIND_WATERMARK, marks)]
         senders = self._shape.senders(name)
         if not senders:
             return [Step(name, low, "input", "it reads no stream")]
@@ -143,13 +133,13 @@ class _Walk:
             return [step, self._injector(slowest)]
         return [step, *self.from_computation(slowest)]
 
-    def _own_work(self, name: str, low: int, kind: int, intervals: dict[int, Any]) -> Step:
+    def _own_work(self, name: str, low: int, kind: int, marks: ComputationMarks) -> Step:
         what = "hold" if kind == KIND_HOLD else "timer"
         found = self._oldest(name, kind)
         if found is None:
             return Step(name, low, what, f"a {what} that was there when the last epoch was committed")
         time, key, tag, tablet = found
-        first = max((start for start in intervals if start <= tablet), default=0)
+        first = max((start for start in marks.intervals if start <= tablet), default=0)
         text = f"key {key!r} has the {what} {tag!r} at {format_time(time)} (interval of tablet {first})"
         return Step(name, low, what, text, interval=first, key=key, tag=tag, time=time)
 
@@ -189,7 +179,7 @@ class _Walk:
         low, who, kind = self._low(source), str(source), "injector"
         if low == MAX_TIME:
             return Step(who, low, "end", "it is exhausted", kind=kind)
-        holder = self._holders.get(source)
+        holder = self._commit.holders.get(source)
         if holder is None:
             text = "no partition holds it: it moves on with the next record"
             return Step(who, low, "idle", text, kind=kind)

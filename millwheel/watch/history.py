@@ -167,7 +167,7 @@ class Recorder:
 
     def _take(self) -> list[tuple[bytes, bytes]]:
         driver, watch = self._driver, self._watch
-        totals, authority = driver.totals.value, driver.authority
+        totals, authority = driver.tally.totals.value, driver.authority
         sample = Sample(
             driver.now(),
             driver.epoch,
@@ -186,7 +186,7 @@ class Recorder:
         self._epochs.clear()
         self._last = self._clock()
         watch.at = sample.time
-        watch.loads = self._load.of(driver.intervals, self._last)
+        watch.loads = self._load.of(driver.layout.intervals, self._last)
         slot = watch.next % SAMPLES
         watch.next += 1
         return [(_RING + slot.to_bytes(2, "big"), _encode(sample)), (_WATCH, pack(asdict(watch)))]

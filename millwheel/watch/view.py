@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millwheel.errors import StoreError
+from millwheel.master.commit_entry import Commit
 from millwheel.master.journal import Shape, read_layout, read_partitions, read_shape
 from millwheel.master.standby import StandbyView, read_standbys
 from millwheel.master.watchdog import read_slow
@@ -23,6 +24,7 @@ from millwheel.store.base import Store
 from millwheel.store.keyspace import after
 from millwheel.watch.history import COUNTED, KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
 from millwheel.watch.load import HALF_LIFE
+from millwheel.watermark.marks import ComputationMarks
 
 RATE_WINDOW = 10.0
 """Seconds over which rates are taken."""
@@ -32,9 +34,6 @@ MOST_EPOCHS = 120
 
 _ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
 
-_INPUT, _LOW, _INTERVALS = 0, 1, 2  # of a computation in the journaled watermarks
-_COUNTERS = 7  # of an interval's mark
-_FILTER = slice(10, 12)  # its bytes and its error, in an interval's mark
 _ALSO_COUNTED = (
     *("produced_late", "diverted", "timers", "ids_filtered", "ids_read"),
     *("rows_cached", "rows_read"),
@@ -220,24 +219,8 @@ class _View:
         self._running = running
         self._pipeline = str(unpack(journal[b"pipeline"] or b"\xa0"))
         self._owner = str(unpack(journal[b"driver"] or b"\x92\x00\xa0")[1])
-        commit, topology = journal[b"commit"], journal[b"topology"]
-        self._epoch, self._committed, self._totals = 0, 0, dict[str, Any]()
-        self._watermarks, self._sources, self._holders = (
-            dict[str, Any](),
-            dict[SourceName, int](),
-            dict[SourceName, Any](),
-        )
-        if commit is not None:
-            (
-                self._epoch,
-                self._committed,
-                self._watermarks,
-                self._sources,
-                self._totals,
-                _,
-                self._holders,
-                *_,
-            ) = unpack(commit)
+        self._commit, topology = Commit.from_bytes(journal[b"commit"]), journal[b"topology"]
+        self._totals = self._commit.totals or {}
         self._levels = _levels(unpack(topology)[0] if topology is not None else [], shape)
         self._before = window(samples, now, RATE_WINDOW)
         self._partitions = read_partitions(partitions)
@@ -250,8 +233,8 @@ class _View:
             time=self._now,
             running=self._running,
             owner=self._owner,
-            epoch=self._epoch,
-            committed=self._committed,
+            epoch=self._commit.epoch,
+            committed=self._commit.now,
             epochs=totals.get("epochs", 0),
             records_in=totals.get("records_in", 0),
             rate=self._rate(totals.get("records_in", 0), lambda sample: sample.records_in),
@@ -288,12 +271,11 @@ class _View:
         return None if low in (MIN_TIME, MAX_TIME) else (self._now - low) / SECOND
 
     def _computation(self, name: str) -> ComputationView:
-        found = self._watermarks.get(name, [MIN_TIME, MIN_TIME, {}])
-        counters = [mark[_COUNTERS] for mark in found[_INTERVALS].values() if mark[_COUNTERS]]
+        found = self._commit.watermarks.get(name, ComputationMarks())
         counts = {
             counted: self._totals.get(counted, {}).get(name, 0) for counted in (*COUNTED, *_ALSO_COUNTED)
         }
-        filters = [mark[_FILTER] for mark in found[_INTERVALS].values()]
+        marks = found.intervals.values()
 
         def before(counted: str) -> Any:
             return lambda sample: sample.computations.get(name, {}).get(counted, 0)
@@ -303,33 +285,30 @@ class _View:
             level=self._levels.get(name, 1),
             inputs=[public_name(stream) for stream in self._shape.inputs[name]],
             outputs=self._writes(name),
-            low_watermark=found[_LOW],
-            input_watermark=found[_INPUT],
-            lag=self._lag(found[_LOW]),
+            low_watermark=found.low,
+            input_watermark=found.input,
+            lag=self._lag(found.low),
             rate_in=self._rate(counts["records"], before("records")),
             rate_out=self._rate(counts["produced"], before("produced")),
-            filter_bytes=sum(size for size, _ in filters),
-            filter_error=max((error for _, error in filters), default=0.0),
+            filter_bytes=sum(mark.filter_bytes for mark in marks),
+            filter_error=max((mark.filter_error for mark in marks), default=0.0),
             **counts,
-            **{
-                kept: sum(part[index] for part in counters if index < len(part))
-                for kept, index in KEPT.items()
-            },
+            **{kept: found.counter(index) for kept, index in KEPT.items()},
         )
 
     def _injector(self, who: SourceName) -> InjectorView:
-        low = self._sources.get(who, MIN_TIME)
+        low = self._commit.sources.get(who, MIN_TIME)
         partitions = self._partitions.get(who, {})
         slowest = sorted(partitions, key=lambda name: (partitions[name].watermark, partitions[name].newest))
-        holder, _, why = self._holders.get(who, (None, None, None))
+        by = self._commit.holders.get(who)
         return InjectorView(
             name=str(who),
             stream=who.stream,
             low_watermark=low,
             lag=self._lag(low),
             partition_count=len(partitions),
-            holder=holder if low < MAX_TIME else None,
-            why=why if low < MAX_TIME else None,
+            holder=by.partition if by is not None and low < MAX_TIME else None,
+            why=by.why if by is not None and low < MAX_TIME else None,
             partitions=[
                 PartitionView(name, plain(state.offset), state.watermark, state.newest)
                 for name, state in ((name, partitions[name]) for name in slowest[:MOST_PARTITIONS])
@@ -355,11 +334,11 @@ class _View:
     def _intervals(self) -> list[dict[str, Any]]:
         """The load of each interval, with what its computations keep there."""
         kept: dict[tuple[int, int], dict[str, int]] = {}
-        for name, (_, _, intervals, *_) in self._watermarks.items():
-            for first, mark in intervals.items():
+        for name, marks in self._commit.watermarks.items():
+            for first, mark in marks.intervals.items():
                 sums = kept.setdefault((self._levels.get(name, 1), first), dict.fromkeys(KEPT, 0))
                 for what, index in KEPT.items():
-                    sums[what] += mark[_COUNTERS][index] if index < len(mark[_COUNTERS]) else 0
+                    sums[what] += mark.counter(index)
         since = max(self._now - self._watch.at, 0) / SECOND
         faded = 0.5 ** (since / HALF_LIFE)  # a load forgets while nothing is noted, too
         return [

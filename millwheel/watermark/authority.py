@@ -7,7 +7,6 @@ value is published after the workers had it, and a value never goes back but bet
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from millwheel.model.graph import Graph
 from millwheel.model.names import Sender, SourceName, WatermarkName
@@ -238,8 +237,8 @@ class WatermarkAuthority:
             for p in self._graph.percentiles:
                 self.percentiles[variant(name, p)] = reached[p]
 
-    def to_value(self) -> dict[str, Any]:
-        """For the journal: `ComputationMarks` by computation."""
+    def computations(self) -> dict[str, ComputationMarks]:
+        """By computation: all that is known of it, for the journal."""
         return {
             name: ComputationMarks(
                 self.inputs[name],
@@ -249,15 +248,14 @@ class WatermarkAuthority:
                 self._layout[name],
                 self._fresh[name],
                 self._forgotten[name],
-            ).to_value()
+            )
             for name in self._graph.nodes
         }
 
-    def restore(self, value: dict[str, Any]) -> None:
+    def restore(self, computations: Mapping[str, ComputationMarks]) -> None:
         """From the journal; computations that are not in the graph any more are passed over."""
-        for name, journaled in value.items():
+        for name, marks in computations.items():
             if name in self._intervals:
-                marks = ComputationMarks.from_value(journaled)
                 self.inputs[name], self.lows[name] = marks.input, marks.low
                 for p in self._graph.percentiles:  # one that is new begins where the exact one is
                     self.percentiles[variant(name, p)] = marks.percentiles.get(variant(name, p), marks.low)

@@ -53,16 +53,17 @@ class Work(NamedTuple):
         return min(self.timer, self.record + 1)
 
 
+_NONE = Work()
+
+
 def all_work(parts: Iterable[Work]) -> Work:
     """The oldest work of several intervals.
 
     >>> all_work([Work(timer=30), Work(timer=40, hold=10)])
     Work(timer=30, record=9223372036854775807, hold=10)
     """
-    timer = record = hold = MAX_TIME
-    for part in parts:
-        timer, record, hold = min(timer, part.timer), min(record, part.record), min(hold, part.hold)
-    return Work(timer, record, hold)
+    timers, records, holds = zip(*parts, _NONE, strict=True)
+    return Work(min(timers), min(records), min(holds))
 
 
 def low_watermark(reached: int, oldest: int, before: int) -> int:
@@ -111,5 +112,6 @@ def lowest(parts: Iterable[Mapping[WatermarkName, int]]) -> dict[WatermarkName, 
     merged: dict[WatermarkName, int] = {}
     for part in parts:
         for name, mark in part.items():
-            merged[name] = min(merged.get(name, mark), mark)
+            if merged.setdefault(name, mark) > mark:
+                merged[name] = mark
     return merged

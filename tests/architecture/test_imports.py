@@ -23,7 +23,7 @@ ALLOWED = {
     "operators": {"operators", "model", "errors"},
     "injectors": {"injectors", "objects", "model", "http_server", "errors"},
     "sinks": {"sinks", "objects", "model", "errors"},
-    "watch": {"watch", "master", "worker", "store", "model", "http_server", "errors", "version"},
+    "watch": {"watch", "master", "worker", "watermark", "store", "model", "http_server", "errors", "version"},
 }
 SPARK = {"pyspark", "py4j"}
 

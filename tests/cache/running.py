@@ -9,6 +9,8 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.master.status import Report
 from millwheel.model.graph import build
 from millwheel.store.base import Guard, Store
@@ -78,7 +80,7 @@ class Running:
         memory.shards = [Asked(shard, self.asked) for shard in memory.all_shards[1:]]  # type: ignore[arg-type]
         self._now = 0
         self._driver = Driver(
-            graph, memory, slots=1, clock=lambda: self._now, owner="a test", step_budget=1e9
+            graph, memory, Options(slots=1, step_budget=1e9), clock=lambda: self._now, owner="a test"
         )
         self._workers = [Worker(graph, self._driver.numbers, memory, cache=cache) for cache in caches]
         self._turn = 0
@@ -88,7 +90,7 @@ class Running:
         """One epoch on the next worker; gives what the store was asked in it."""
         self.fed.records += [mw.Record(key=key, value=value, timestamp=time) for key, value, time in records]
         self.fed.watermark = watermark
-        plan = self._driver.next_plan(force=True)
+        plan = self._driver.next_plan(Mode.FORCED)
         assert plan is not None
         self.asked.clear()
         self._driver.run(plan, self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from millwheel.master.planner import Mode
 from millwheel.worker.plan import Interval
 from tests.cache.running import Running, Windows, cache_of
 
@@ -15,12 +16,12 @@ _HALVES = ((0, 32), (32, 64))
 def _cut(running: Running, cuts: tuple[tuple[int, int], ...]) -> None:
     """The next epochs have these intervals, as a balancer would give them."""
     driver = running._driver
-    number = driver.sequencer
+    number = driver.layout.sequencer
     level = tuple(Interval(first, last, 0, 0, number) for first, last in cuts)
     original = type(driver).next_plan
 
-    def next_plan(*rest: object, **options: object) -> object:
-        plan = original(driver, **options)  # type: ignore[arg-type]
+    def next_plan(*mode: Mode) -> object:
+        plan = original(driver, *mode)
         return None if plan is None else replace(plan, intervals=(level,))
 
     driver.next_plan = next_plan  # type: ignore[method-assign, assignment]

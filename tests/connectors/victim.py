@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import millwheel as mw
+from millwheel.master.planner import Mode
 from tests.computations import Echo
 from tests.store.driving import take
 
@@ -62,7 +63,7 @@ def main() -> None:
         if plan is None:
             if not driver.held:
                 break
-            plan = driver.next_plan(drain=True)
+            plan = driver.next_plan(Mode.DRAIN)
             assert plan is not None
         driver.run(plan, executor)
         print(driver.epoch, flush=True)

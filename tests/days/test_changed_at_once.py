@@ -10,7 +10,9 @@ import pytest
 import millwheel as mw
 from millwheel.job import Job, _Apply
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Start
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import Graph, build
 from millwheel.store.base import Store
 from millwheel.store.lmdb.lmdb_store import LmdbStore
@@ -42,13 +44,18 @@ def _windows(out: mw.sinks.Collect) -> list[tuple[int, int]]:
 def _run_and_change_at_once(store: Store, pipeline: mw.Pipeline, other: mw.Pipeline) -> mw.Report:
     """A run, and a change of its pipeline that comes before its first epoch."""
 
-    def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, LocalExecutor]:
+    def drive(graph: Graph, start: Start = Start.CHANGE) -> tuple[Driver, LocalExecutor]:
         driver = Driver(
-            graph, store, slots=1, clock=lambda: 0, owner="a test", locked=locked, begins=not locked
+            graph,
+            store,
+            Options(slots=1),
+            clock=lambda: 0,
+            owner="a test",
+            start=start,
         )
         return driver, LocalExecutor(Worker(driver.graph, driver.numbers, store))
 
-    driver, executor = drive(build(pipeline), locked=False)
+    driver, executor = drive(build(pipeline), Start.RUN)
     job = Job(driver, executor, until_exhausted=True, on_close=lambda: None, rebuild=drive)
     asked = _Apply(other, "drain")
     job._asked.put(asked)
@@ -119,13 +126,15 @@ def test_a_change_behind_the_end_of_the_holds_does_not_forget_how_many_there_wer
     store = LmdbStore(tmp_path, shards=1)
     asked = _Apply(held(more=True), "drain")
 
-    def drive(graph: Graph, *, locked: bool = True) -> tuple[Driver, _ChangedAtTheEnd]:
-        driver = Driver(graph, store, slots=1, clock=lambda: 0, owner="a test", locked=locked)
+    def drive(graph: Graph, start: Start = Start.CHANGE) -> tuple[Driver, _ChangedAtTheEnd]:
+        driver = Driver(graph, store, Options(slots=1), clock=lambda: 0, owner="a test", start=start)
         executor = _ChangedAtTheEnd(Worker(driver.graph, driver.numbers, store))
         executor.ask = lambda: job._asked.put(asked)
         return driver, executor
 
-    job = Job(*drive(build(held()), locked=False), until_exhausted=True, on_close=lambda: None, rebuild=drive)
+    job = Job(
+        *drive(build(held()), Start.RECOVERY), until_exhausted=True, on_close=lambda: None, rebuild=drive
+    )
     job.start()
     report = job.wait()
     assert asked.change is not None

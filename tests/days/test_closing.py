@@ -100,7 +100,7 @@ def test_several_injectors_of_one_stream_leave_it_at_the_newest_timestamp_of_all
 
     store = MemoryStore(1)
     run(pipeline([5], [90], []), store)
-    assert Journal(store).recover().watermarks["Log"][1] == 91
+    assert Journal(store).recover().commit.watermarks["Log"].low == 91
     report = run(pipeline([5, 91], [90, 100], [95]), store)
     assert (report.records_in, report.dropped) == (3, {"Log": 0})
 

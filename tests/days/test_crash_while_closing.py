@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import millwheel as mw
+from millwheel.master.ending import Start
 from millwheel.store.base import Store
 from millwheel.store.memory import MemoryStore
 from millwheel.store.tools.check import check
@@ -70,7 +71,12 @@ def _monday_dies(at: int, *, made: bool) -> tuple[MemoryStore, Out, bool]:
     store, out = MemoryStore(2), Out()
     mortal = Mortal(store, at, made=made)
     driver, executor = take(
-        _pipeline(out, MONDAY, OTHERS), mortal, slots=2, due_limit=DUE_LIMIT, begins=True, owner="the victim"
+        _pipeline(out, MONDAY, OTHERS),
+        mortal,
+        slots=2,
+        due_limit=DUE_LIMIT,
+        start=Start.RUN,
+        owner="the victim",
     )
     try:
         run_to_the_end(driver, executor)
@@ -85,7 +91,7 @@ def _deaths() -> list[int]:
     """The writes of a whole run behind those that its driver makes as it starts."""
     store = Mortal(MemoryStore(2), 0, made=True)
     driver, executor = take(
-        _pipeline(Out(), MONDAY, OTHERS), store, slots=2, due_limit=DUE_LIMIT, begins=True
+        _pipeline(Out(), MONDAY, OTHERS), store, slots=2, due_limit=DUE_LIMIT, start=Start.RUN
     )
     first = store.writes
     run_to_the_end(driver, executor)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.master.ending import Ending
 from millwheel.master.journal import Journal
 from millwheel.store.memory import MemoryStore
 from tests.computations import Hooks, Windower
@@ -66,20 +67,20 @@ def _pipeline(*injectors: mw.Injector, late: Any = "drop") -> tuple[mw.Pipeline,
 
 
 def _low(store: MemoryStore) -> Any:
-    return Journal(store).recover().watermarks["Windower"][1]
+    return Journal(store).recover().commit.watermarks["Windower"].low
 
 
 def test_windows_stay_open_for_the_next_run() -> None:
     store = MemoryStore(1)
     p, out = _pipeline(_records(3, 14, 15))
-    report = run(p, store, closes=False)
+    report = run(p, store, ending=Ending.LEAVE_OPEN)
     assert [record.value["count"] for record in out.records] == [1]
     assert report.low_watermarks == {"Windower": 15}
     p, out = _pipeline(_records(3, 14, 15, 15, 16))
-    report = run(p, store, closes=False)
+    report = run(p, store, ending=Ending.LEAVE_OPEN)
     assert (out.records, report.late) == ([], {"Windower": 0})
     p, out = _pipeline(_records(3, 14, 15, 15, 16, 30))
-    run(p, store, closes=False)
+    run(p, store, ending=Ending.LEAVE_OPEN)
     assert [record.value["count"] for record in out.records] == [4]
 
 
@@ -100,7 +101,7 @@ def test_a_stream_that_is_read_to_its_end_stays_at_its_newest_timestamp_less_the
 ) -> None:
     store = MemoryStore(1)
     p, _ = _pipeline(*injectors)
-    report = run(p, store, closes=False)
+    report = run(p, store, ending=Ending.LEAVE_OPEN)
     assert report.low_watermarks == {"Windower": low}
     assert _low(store) == low
 
@@ -108,7 +109,7 @@ def test_a_stream_that_is_read_to_its_end_stays_at_its_newest_timestamp_less_the
 def test_an_injector_without_an_end_is_read_as_far_as_it_was_at_first() -> None:
     store, injector = MemoryStore(1), Endless([3])
     p, _ = _pipeline(injector)
-    assert run(p, store, closes=False).records_in == 2
+    assert run(p, store, ending=Ending.LEAVE_OPEN).records_in == 2
 
 
 def test_holds_and_timers_stay_and_hold_in_the_next_run() -> None:
@@ -122,9 +123,9 @@ def test_holds_and_timers_stay_and_hold_in_the_next_run() -> None:
         return p
 
     store = MemoryStore(1)
-    report = run(pipeline(20), store, closes=False)
+    report = run(pipeline(20), store, ending=Ending.LEAVE_OPEN)
     assert (report.low_watermarks, report.unreleased_holds) == ({"C": 15}, 0)
-    report = run(pipeline(20, 50), store, closes=False)
+    report = run(pipeline(20, 50), store, ending=Ending.LEAVE_OPEN)
     assert report.low_watermarks == {"C": 45}
     report = run(pipeline(20, 50), store)
     assert (report.low_watermarks, report.unreleased_holds) == ({"C": mw.MAX_TIME}, 1)
@@ -133,7 +134,7 @@ def test_holds_and_timers_stay_and_hold_in_the_next_run() -> None:
 def test_a_run_that_closes_comes_after_one_that_did_not() -> None:
     store = MemoryStore(1)
     p, out = _pipeline(_records(3, 14))
-    run(p, store, closes=False)
+    run(p, store, ending=Ending.LEAVE_OPEN)
     p, more = _pipeline(_records(3, 14, 16, 31))
     run(p, store)
     found = [(r.value["window"], r.value["count"]) for r in out.records + more.records]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker
@@ -60,7 +61,7 @@ def _run(
     p.add(Windows(), inputs={inputs: mw.by_key}, outputs=["sums"], late=late, combine=combine)
     p.sink("sums", sink)
     graph, store = build(p), MemoryStore(2)
-    driver = Driver(graph, store, slots=slots, clock=lambda: 0, owner="a test")
+    driver = Driver(graph, store, Options(slots=slots), clock=lambda: 0, owner="a test")
     executor = LocalExecutor(Worker(graph, driver.numbers, store, random.Random(1)))
     while (plan := driver.next_plan_to_the_end()) is not None:
         driver.run(plan, executor)

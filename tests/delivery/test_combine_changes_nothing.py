@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.testing import simulate
@@ -98,17 +99,19 @@ def _end(p: mw.Pipeline, *, slots: int, step_budget: float, crash: int | None) -
     graph, store = build(p), MemoryStore(2)
 
     def start() -> tuple[Driver, LocalExecutor]:
-        driver = Driver(graph, store, slots=slots, clock=lambda: 0, owner="a test", step_budget=step_budget)
+        driver = Driver(
+            graph, store, Options(slots=slots, step_budget=step_budget), clock=lambda: 0, owner="a test"
+        )
         return driver, LocalExecutor(Worker(graph, driver.numbers, store, random.Random(1)))
 
     driver, executor = start()
-    before = driver.totals.copy()
+    before = driver.tally.totals.copy()
     while (plan := driver.next_plan_to_the_end()) is not None:
         driver.run(plan, executor)
         if crash is not None and plan.epoch % crash == 0:
             driver.store.close()
             driver, executor = start()
-    driver.baseline = before
+    driver.tally.baseline = before
     report = driver.report()
     rows = []
     for shard in store.shards:

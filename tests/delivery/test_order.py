@@ -12,6 +12,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.options import Options
 from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import unpack
 from millwheel.model.graph import build
@@ -142,7 +143,7 @@ def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() 
     p.inject("in", mw.injectors.Records([]))
     p.add(Gather(), inputs={"in": mw.by_key})
     graph, store = build(p), MemoryStore(2)
-    driver = Driver(graph, store, slots=2, clock=lambda: 0, owner="a test")
+    driver = Driver(graph, store, Options(slots=2), clock=lambda: 0, owner="a test")
     plan = driver.next_plan()
     assert plan is not None
     sent: dict[str, list[int]] = {}

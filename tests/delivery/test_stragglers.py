@@ -9,6 +9,7 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.watch.explain import explain
@@ -63,7 +64,7 @@ class Running:
         graph = build(p)
         self.store.close()
         self.driver = Driver(
-            graph, self.store, slots=slots, clock=lambda: 0, owner="a test", step_budget=self._budget
+            graph, self.store, Options(slots=slots, step_budget=self._budget), clock=lambda: 0, owner="a test"
         )
         worker = Worker(graph, self.driver.numbers, self.store, clock=clock)
         self._executor = LocalExecutor(worker)

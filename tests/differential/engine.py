@@ -11,6 +11,9 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Start
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.injector import Injector, Offset
@@ -168,17 +171,19 @@ class Engine:
         driver = self.driver = Driver(
             self._graph(),
             self.store,
-            slots=self._slots,
+            Options(
+                slots=self._slots,
+                due_limit=options.due_limit,
+                compact_below=4_000 if options.compact else 0,
+                step_budget=options.budget or math.inf,
+            ),
             clock=lambda: self._wall,
             owner="the differential test",
-            due_limit=options.due_limit,
-            compact_below=4_000 if options.compact else 0,
-            step_budget=options.budget or math.inf,
-            begins=begins,
+            start=Start.RUN if begins else Start.RECOVERY,
         )
         if self._begin is None:
-            self._begin = driver.totals.copy()
-        driver.baseline = self._begin
+            self._begin = driver.tally.totals.copy()
+        driver.tally.baseline = self._begin
         self._tasks = Tasks(driver, self._order, self._cache)
         return driver
 
@@ -191,7 +196,7 @@ class Engine:
         if driver is None or step.crash or nodes != self._nodes:
             self._nodes = nodes
             driver = self._start()
-        if step.slots and step.slots != driver.slots:
+        if step.slots and step.slots != driver.layout.slots:
             self._slots = step.slots
             driver.rescale(step.slots)
         if step.layout:
@@ -225,7 +230,7 @@ class Engine:
         for turn in range(_MOST_EPOCHS):
             assert self.driver is not None
             begun = begun or not self.driver.authority.unfinished  # otherwise the last step is continued
-            plan = self.driver.next_plan(force=True)
+            plan = self.driver.next_plan(Mode.FORCED)
             assert plan is not None
             self._epoch(plan, fault + turn if fault else 0)
             if begun and (rush or self.driver.settled):
@@ -290,9 +295,9 @@ def _intervals(driver: Driver, seed: int) -> dict[int, Any]:
     """Any other intervals for some of the levels."""
     draw = random.Random(seed)
     found: dict[int, Any] = {}
-    for level in range(1, len(driver.intervals) + 1):
+    for level in range(1, len(driver.layout.intervals) + 1):
         if draw.random() < 0.7:
             firsts = {0, *(draw.randrange(TABLETS) for _ in range(draw.randrange(6)))}
-            cuts = [[first, draw.randrange(driver.slots)] for first in sorted(firsts)]
+            cuts = [[first, draw.randrange(driver.layout.slots)] for first in sorted(firsts)]
             found[level] = (cuts, "drawn")
     return found

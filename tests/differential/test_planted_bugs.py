@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from millwheel.master import planner
 from millwheel.master.driver import Driver
 from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker import combine, pending
@@ -88,8 +89,13 @@ def test_a_watermark_that_does_not_wait_for_due_timers_that_were_left(plant: Pla
 
 
 def test_a_drain_that_heeds_holds_again_in_its_second_epoch(plant: Plant) -> None:
-    plant(Driver, "next_plan", "drain=drain or (continued and self._draining)", "drain=drain")
-    plant(Driver, "held", "not self._at_rest", "not self._drained")
+    plant(
+        planner,
+        "make_plan",
+        "drain=mode.drains or (situation.continued and situation.draining)",
+        "drain=mode.drains",
+    )
+    plant(Driver, "held", "not self._drain.at_rest", "not self._drain.drained")
     assert found(drains_what_holds)
 
 
@@ -108,7 +114,7 @@ def test_percentiles_that_depend_on_the_intervals(plant: Plant) -> None:
 
 
 def test_new_input_while_a_budget_has_left_records(plant: Plant) -> None:
-    plant(Driver, "next_plan", "continued = wait or left > 0", "continued = wait")
+    plant(Driver, "_situation", "continued = authority.unfinished", "continued = authority.more_due")
     assert found(has_a_budget)
 
 

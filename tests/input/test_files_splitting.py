@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.injectors import lines
 from millwheel.master.journal import Partition
-from millwheel.master.planning import Poll, SkewLimit, choose_ranges
+from millwheel.master.ranges import Poll, SkewLimit, choose_ranges
 from millwheel.model.names import SourceName
 from millwheel.model.pipeline import Source
 from tests.input.reading import opened, path_of, values, write
@@ -90,7 +90,7 @@ def test_the_ranges_of_all_epochs_and_tasks_read_each_line_once_and_in_order(
         poll = Poll(dict(injector.poll()), True)
         partitions = {source.name: {name: Partition() for name in poll.ends}}
         found: dict[str, list[Any]] = {name: [] for name in expected}
-        with mock.patch("millwheel.master.planning._SMALLEST_SHARE", 3):
+        with mock.patch("millwheel.master.ranges._SMALLEST_SHARE", 3):
             while ranges := choose_ranges(
                 [source], {source.name: poll}, partitions, bound, tasks, unsplit, SkewLimit()
             ):

@@ -13,6 +13,7 @@ import pytest
 import millwheel as mw
 from millwheel.injectors.creation_time import birth_time
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Ending
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
@@ -26,7 +27,7 @@ def _taken(injector: mw.Injector, *, follow: bool = False) -> tuple[Driver, Loca
     p = mw.Pipeline("files")
     p.inject("in", injector)
     p.add(Echo(), name="C", inputs={"in": mw.by_key}, outputs=["out"])
-    return take(p, MemoryStore(), follow=follow)
+    return take(p, MemoryStore(), ending=Ending.NEVER if follow else Ending.CLOSE)
 
 
 def _epoch(taken: tuple[Driver, LocalExecutor], bound: int = 20_000) -> int:

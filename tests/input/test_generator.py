@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.master.ending import Ending
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.store.driving import run, take
@@ -132,7 +133,7 @@ class TestRate:
 def _drive(injector: mw.Injector, store: MemoryStore, clock: Clock, seconds: int) -> list[Any]:
     """Follows an injector for some seconds by the clock; what came out."""
     sink = mw.sinks.Collect()
-    driver, executor = take(_pipeline(injector, sink), store, follow=True)
+    driver, executor = take(_pipeline(injector, sink), store, ending=Ending.NEVER)
     for _ in range(seconds):
         plan = driver.next_plan()
         if plan is not None:

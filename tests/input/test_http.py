@@ -18,6 +18,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.injectors.disk_log import Log, LogFull, pieces
+from millwheel.master.ending import Ending
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.servers.disk import full_disk
@@ -246,7 +247,7 @@ def test_a_pipeline_takes_what_comes(tmp_path: Path) -> None:
     p.add(Echo(), name="C", inputs={"in": mw.by("k")}, outputs=["out"])
     sink = mw.sinks.Collect()
     p.sink("out", sink)
-    driver, executor = take(p, MemoryStore(), follow=True)
+    driver, executor = take(p, MemoryStore(), ending=Ending.NEVER)
     for number in range(5):
         for _ in range(2):  # the answer got lost, say
             _post(injector.port, {"t": number, "id": number, "k": "k"})

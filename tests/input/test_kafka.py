@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 import millwheel as mw
 from millwheel.injectors import kafka as module
+from millwheel.master.ending import Ending
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.servers.kafka import Broker
@@ -125,7 +126,7 @@ def test_messages_that_come_are_followed_and_the_lag_is_known(kafka: Broker, top
     name = topic()
     injector = Kafka(kafka.servers, name)
     p, good, _ = _pipeline(injector)
-    driver, executor = take(p, MemoryStore(), follow=True)
+    driver, executor = take(p, MemoryStore(), ending=Ending.NEVER)
     assert driver.next_plan() is None
     send(kafka.servers, name, range(5))
     plan = driver.next_plan()
@@ -136,7 +137,7 @@ def test_messages_that_come_are_followed_and_the_lag_is_known(kafka: Broker, top
     assert driver.report().lag == {"in": 0}
     assert injector.lag == {f"{name}/0": 0}
     assert _values(good) == list(range(5))
-    assert not driver.exhausted
+    assert not driver.sources.exhausted
     driver.close()
 
 
@@ -144,7 +145,7 @@ def test_an_idle_partition_holds_the_watermark_no_more(kafka: Broker, topic: Mak
     name, now = topic(2), [0]
     send(kafka.servers, name, range(5))
     p, _, _ = _pipeline(Kafka(kafka.servers, name, slack=0, idle_after=mw.MINUTE))
-    driver, executor = take(p, MemoryStore(), follow=True, clock=lambda: now[0])
+    driver, executor = take(p, MemoryStore(), ending=Ending.NEVER, clock=lambda: now[0])
     plan = driver.next_plan()
     assert plan is not None
     driver.run(plan, executor)
@@ -297,7 +298,7 @@ def test_a_broker_that_crashes_and_comes_back_loses_nothing(kafka: Broker, topic
     send(kafka.servers, name, range(500, 1_000), partition=1)
     injector = Kafka(kafka.servers, name)
     p, good, _ = _pipeline(injector)
-    driver, executor = take(p, MemoryStore(), follow=True)
+    driver, executor = take(p, MemoryStore(), ending=Ending.NEVER)
     driver.sizer.bound = 300
     plan = driver.next_plan()
     assert plan is not None
@@ -342,14 +343,14 @@ def test_what_comes_while_a_pipeline_is_down_is_read_although_it_had_read_nothin
     name, store = topic(), MemoryStore()
     send(kafka.servers, name, range(before))
     p, _, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
-    driver, _ = take(p, store, follow=True)
+    driver, _ = take(p, store, ending=Ending.NEVER)
     plan = driver.next_plan()
     assert plan is not None
     driver.journal.plan(plan, driver.graph)  # and there it ends: the next driver finds the plan
     driver.close()
     send(kafka.servers, name, range(before, before + 4))
     p, good, _ = _pipeline(Kafka(kafka.servers, name, start="latest"))
-    driver, executor = take(p, store, follow=True)
+    driver, executor = take(p, store, ending=Ending.NEVER)
     while (plan := driver.next_plan()) is not None:
         driver.run(plan, executor)
     driver.close()

@@ -11,6 +11,7 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker
@@ -31,7 +32,7 @@ def ran(injector: mw.Injector) -> tuple[list[Any], list[mw.Record]]:
         p.sink("in.errors", errors)
     graph = build(p)
     store = MemoryStore()
-    driver = Driver(graph, store, slots=1, clock=lambda: 0, owner="a test")
+    driver = Driver(graph, store, Options(slots=1), clock=lambda: 0, owner="a test")
     executor = LocalExecutor(Worker(graph, driver.numbers, store))
     while (plan := driver.next_plan_to_the_end()) is not None:
         driver.run(plan, executor)

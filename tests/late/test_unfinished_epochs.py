@@ -14,6 +14,7 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
@@ -63,7 +64,7 @@ class Running:
         p.sink("second", self.second)
         graph = build(p)
         self.store = MemoryStore(1)
-        self.driver = Driver(graph, self.store, slots=1, clock=lambda: 0, owner="a test", **limits)
+        self.driver = Driver(graph, self.store, Options(slots=1, **limits), clock=lambda: 0, owner="a test")
         self._executor = LocalExecutor(Worker(graph, self.driver.numbers, self.store))
 
     def epoch(self) -> bool:

@@ -16,6 +16,7 @@ from millwheel.master.balancer import Balancer, Decision
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts, cuts_of
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.codec import unpack
 from millwheel.model.graph import build
 from millwheel.model.keys import TABLETS
@@ -63,7 +64,9 @@ class Totals(mw.Computation):
 class Running:
     """Two levels on one store, driven by hand; restarted with whatever slots."""
 
-    def __init__(self, slots: int = 2, records: int = 120, **options: Any) -> None:
+    def __init__(
+        self, slots: int = 2, records: int = 120, balancer: Balancer | None = None, **options: Any
+    ) -> None:
         self.sink, self.totals = mw.sinks.Collect(), mw.sinks.Collect()
         p = mw.Pipeline("laid out")
         source = random.Random(4)
@@ -76,12 +79,18 @@ class Running:
         p.sink("windows", self.sink)
         p.sink("totals", self.totals)
         self.graph, self.store, self.options = build(p), MemoryStore(_SHARDS), options
+        self.balancer = balancer
         self.start(slots)
 
     def start(self, slots: int) -> None:
         self.store.close()
         self.driver = Driver(
-            self.graph, self.store, slots=slots, clock=lambda: 0, owner="a test", **self.options
+            self.graph,
+            self.store,
+            Options(slots=slots, **self.options),
+            clock=lambda: 0,
+            owner="a test",
+            balancer=self.balancer,
         )
         self.executor = LocalExecutor(Worker(self.graph, self.driver.numbers, self.store))
 
@@ -141,8 +150,8 @@ def test_a_store_is_rescaled_with_timers_and_holds_pending(order: tuple[int, ...
             running.driver.rescale(slots)
         else:
             running.start(slots)
-        assert running.driver.slots == slots
-        assert {i.slot for i in running.driver.intervals[0]} == set(range(slots))
+        assert running.driver.layout.slots == slots
+        assert {i.slot for i in running.driver.layout.intervals[0]} == set(range(slots))
     assert running.end() == _UNDISTURBED
 
 
@@ -164,11 +173,11 @@ def test_a_restart_goes_on_with_the_layout() -> None:
     _reshape(running, _SPLIT)
     running.epoch()
     running.start(2)
-    assert cuts_of(running.driver.intervals[0]) == [[0, 0], [8, 1], [16, 0], [32, 0], [40, 1], [48, 1]]
-    assert cuts_of(running.driver.intervals[1]) == [[0, 0], [16, 0], [32, 1], [48, 1]]
+    assert cuts_of(running.driver.layout.intervals[0]) == [[0, 0], [8, 1], [16, 0], [32, 0], [40, 1], [48, 1]]
+    assert cuts_of(running.driver.layout.intervals[1]) == [[0, 0], [16, 0], [32, 1], [48, 1]]
     assert running.driver.layout.settled, "its watermarks are those of these intervals"
     running.start(3)
-    assert len({i.slot for i in running.driver.intervals[0]}) == 3, "with other slots it is cut anew"
+    assert len({i.slot for i in running.driver.layout.intervals[0]}) == 3, "with other slots it is cut anew"
     assert not running.driver.layout.settled
     assert running.end() == _UNDISTURBED
 
@@ -207,12 +216,12 @@ def test_a_plan_on_a_new_layout_is_run_again_on_it(slots: int, committed: int) -
 def test_changed_intervals_get_a_new_sequencer_and_others_keep_theirs() -> None:
     running = Running()
     running.epoch()
-    before = {i.first: i for i in running.driver.intervals[0]}
+    before = {i.first: i for i in running.driver.layout.intervals[0]}
     _reshape(running, [[0, 0], [8, 0], [32, 1]])
-    now = {i.first: i for i in running.driver.intervals[0]}
+    now = {i.first: i for i in running.driver.layout.intervals[0]}
     assert now[0].sequencer == now[8].sequencer > before[0].sequencer
     assert now[32] == before[32]
-    assert running.driver.sequencer == now[0].sequencer
+    assert running.driver.layout.sequencer == now[0].sequencer
 
 
 def test_a_new_interval_has_an_entry_before_any_plan_names_it() -> None:
@@ -220,14 +229,14 @@ def test_a_new_interval_has_an_entry_before_any_plan_names_it() -> None:
     running = Running()
     running.epoch()
     _reshape(running, _SPLIT)
-    for interval in running.driver.intervals[0]:
+    for interval in running.driver.layout.intervals[0]:
         with running.store.shards[interval.shard].snapshot() as snapshot:
             entry = snapshot.get(b"M" + bytes((1, interval.first)))
         assert entry is not None
         assert unpack(entry)[0] == interval.sequencer
     running.start(3)
     with running.store.shards[0].snapshot() as snapshot:
-        assert unpack(snapshot.get(b"M\x01\x08") or b"")[0] == running.driver.sequencer
+        assert unpack(snapshot.get(b"M\x01\x08") or b"")[0] == running.driver.layout.sequencer
 
 
 def test_who_worked_for_an_interval_that_is_no_more_can_write_nothing() -> None:
@@ -253,7 +262,7 @@ def test_what_an_interval_that_is_no_more_left_refuses_no_new_one_and_keeps_no_c
         running.epoch()
         _reshape(running, cuts)
     running.epoch()
-    firsts = {i.first for i in running.driver.intervals[0]}
+    firsts = {i.first for i in running.driver.layout.intervals[0]}
     for shard in running.store.shards:
         with shard.snapshot() as snapshot:
             checkpoints = {key[2] for key, _ in snapshot.scan(b"P\x01", after(b"P\x01"))}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millwheel.testing import Faults, SimulationFailure, simulate
-from millwheel.worker import step as step_module
+from millwheel.worker.commit import IntervalState, StepCommit
 from tests.simulator import pipelines
 
 _RESIDENT = Faults(stale=0.6, silent=0.3, lose=0.05, late=0.05, repeat=0.0, cut=0.0, slow=0.0, most=16)
@@ -35,10 +35,7 @@ def test_whatever_becomes_of_a_resident_task_the_run_ends_as_the_undisturbed_one
 def test_a_stale_task_that_nobody_refuses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator can fail: neither sequencer nor epoch is checked."""
 
-    def state(get: Any, plan: Any, level: int, interval: Any) -> Any:
-        return step_module._IntervalState(0, 0)
-
-    monkeypatch.setattr(step_module, "_interval_state", state)
+    monkeypatch.setattr(StepCommit, "state", lambda *rest: IntervalState(0, 0))
     only = Faults(
         kill=0,
         pause=0,

@@ -182,9 +182,8 @@ def _offsets_forgotten(patch: pytest.MonkeyPatch) -> None:
     """The commit says that the epoch is over, and not how far it read."""
     original = Journal.commit
 
-    def commit(self: Any, *rest: Any, **named: Any) -> None:
-        partitions = 7
-        original(self, *rest[:partitions], [], *rest[partitions + 1 :], **named)
+    def commit(self: Any, entry: Any, partitions: Any, *notes: Any) -> None:
+        original(self, entry, [], *notes)
 
     patch.setattr(Journal, "commit", commit)
 
@@ -230,11 +229,11 @@ def _recovered_on_another_map(patch: pytest.MonkeyPatch) -> None:
     """A plan that waits is run again on the intervals that the new driver happens to have."""
     original = driver_module.Driver.next_plan
 
-    def next_plan(self: Any, **options: Any) -> Any:
+    def next_plan(self: Any, *mode: Any) -> Any:
         waiting = self.recovering
         if waiting is not None:
-            self.recovering = replace(waiting, intervals=self.intervals, slots=self.slots)
-        return original(self, **options)
+            self.recovering = replace(waiting, intervals=self.layout.intervals, slots=self.layout.slots)
+        return original(self, *mode)
 
     patch.setattr(driver_module.Driver, "next_plan", next_plan)
 

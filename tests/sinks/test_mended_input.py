@@ -10,6 +10,7 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker
@@ -21,7 +22,7 @@ def _run(folder: Path, store: MemoryStore, slots: int) -> None:
     p.inject("in", mw.injectors.Files(folder / "a.jsonl", timestamp="t"))
     p.sink("in", mw.sinks.JsonLines(folder / "out"))
     graph = build(p)
-    driver = Driver(graph, store, slots=slots, clock=lambda: 0, owner="a test", compact_below=1)
+    driver = Driver(graph, store, Options(slots=slots, compact_below=1), clock=lambda: 0, owner="a test")
     try:
         run_to_the_end(driver, LocalExecutor(Worker(graph, driver.numbers, store)))
     finally:

@@ -17,6 +17,7 @@ from pyspark import SparkFiles
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.model.names import SourceName
 from millwheel.spark import shared_memory
@@ -161,7 +162,7 @@ def _running(
     """A driver, an executor, and by epoch the files that it had when it was over."""
     graph = build(p)
     store = LmdbStore(folder / "store", shards=2)
-    driver = Driver(graph, store, slots=2, clock=lambda: 0, owner="a test")
+    driver = Driver(graph, store, Options(slots=2), clock=lambda: 0, owner="a test")
     driver.sizer.bound = _COUNT
     executor = SparkExecutor(spark.sparkContext, graph, driver.numbers, store)
     seen: list[list[Path]] = []

@@ -13,8 +13,10 @@ import millwheel as mw
 from millwheel.errors import StandbyEnded
 from millwheel.job import Job
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Ending
 from millwheel.master.journal import Journal
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.master.standby import Heartbeat, Standby, read_standbys
 from millwheel.model.graph import Graph, build
 from millwheel.store.memory import MemoryStore
@@ -190,7 +192,12 @@ def _job(store: MemoryStore, *, follow: bool) -> Job:
     p.inject("in", mw.injectors.Records([mw.Record(value=1, timestamp=1)]))
     graph = build(p)
     driver = Driver(
-        graph, store, slots=1, clock=lambda: time.time_ns() // 1000, owner="a test", follow=follow
+        graph,
+        store,
+        Options(slots=1),
+        clock=lambda: time.time_ns() // 1000,
+        owner="a test",
+        ending=Ending.NEVER if follow else Ending.CLOSE,
     )
     executor = LocalExecutor(Worker(graph, driver.numbers, store))
     return Job(driver, executor, until_exhausted=not follow, on_close=lambda: None)

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.master.ending import Ending
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.planner import Mode
 from millwheel.store.lmdb.environment import WRITES
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_to_read
@@ -111,7 +113,7 @@ def make_base(folder: Path, *, closed: bool) -> Base:
     """A store after six epochs; where it was not closed, its driver died before it committed the sixth."""
     kept: Written = {}
     store = LmdbStore(folder / "made", shards=2)
-    driver, executor = take(pipeline(_RECORDS // 2, kept), store, follow=True, slots=2)
+    driver, executor = take(pipeline(_RECORDS // 2, kept), store, ending=Ending.NEVER, slots=2)
     base = Base(folder / "base", kept)
     while (plan := driver.next_plan()) is not None:
         if plan.epoch == 6 and not closed:
@@ -141,8 +143,8 @@ def finish(folder: Path, kept: Written, looks: bool) -> tuple[Any, Any]:
     store = LmdbStore(folder, sync=False)
     driver, executor = take(pipeline(_RECORDS, kept), store, slots=2)
     try:
-        while not driver.exhausted or driver.held:
-            plan = driver.next_plan(drain=driver.exhausted)
+        while not driver.sources.exhausted or driver.held:
+            plan = driver.next_plan(Mode.DRAIN if driver.sources.exhausted else Mode.NORMAL)
             if plan is not None:
                 driver.run(plan, executor)
         rows = [

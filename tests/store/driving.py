@@ -7,7 +7,9 @@ from typing import Any
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Ending, Start
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.base import Shard, Store
 from millwheel.store.postgres.row_runs import Log
@@ -20,14 +22,16 @@ def take(
     store: Store,
     *,
     owner: str = "a test",
-    follow: bool = False,
     slots: int = 1,
     clock: Callable[[], int] = lambda: 0,
+    start: Start = Start.RECOVERY,
+    ending: Ending = Ending.CLOSE,
     **options: Any,
 ) -> tuple[Driver, LocalExecutor]:
     """Makes a driver the owner of a store, and an executor for it."""
     graph = build(pipeline)
-    driver = Driver(graph, store, slots=slots, clock=clock, owner=owner, follow=follow, **options)
+    given = Options(slots=slots, **options)
+    driver = Driver(graph, store, given, clock=clock, owner=owner, start=start, ending=ending)
     return driver, LocalExecutor(Worker(graph, driver.numbers, store))
 
 
@@ -44,7 +48,7 @@ def run_to_the_end(driver: Driver, executor: LocalExecutor) -> mw.Report:
 
 def run(pipeline: mw.Pipeline, store: Store, **options: Any) -> mw.Report:
     """A whole run in this process."""
-    driver, executor = take(pipeline, store, begins=True, **options)
+    driver, executor = take(pipeline, store, start=Start.RUN, **options)
     try:
         return run_to_the_end(driver, executor)
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
+from millwheel.master.options import Options
 from millwheel.model.codec import pack, unpack
 from millwheel.store.keyspace import after
 from millwheel.store.lmdb.lmdb_store import LmdbStore
@@ -69,7 +70,7 @@ def store(tmp_path: Path) -> LmdbStore:
 
     graph = build(_pipeline())
     store = LmdbStore(tmp_path / "store", shards=2)
-    driver = Driver(graph, store, slots=2, clock=lambda: 5, owner="a test")
+    driver = Driver(graph, store, Options(slots=2), clock=lambda: 5, owner="a test")
     executor = LocalExecutor(Worker(graph, driver.numbers, store))
     for _ in range(4):
         plan = driver.next_plan()

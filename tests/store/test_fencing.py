@@ -41,7 +41,7 @@ def _planned(driver: Driver) -> Plan:
 def _take_over(driver: Driver, store: Store, owner: str) -> int:
     """What a new driver does first."""
     sequencer = Journal(store).acquire(driver.graph, owner)
-    fence(store, driver.intervals, sequencer)
+    fence(store, driver.layout.intervals, sequencer)
     return sequencer
 
 
@@ -136,7 +136,7 @@ def test_a_driver_that_was_taken_over_before_its_commit_does_not_commit(
     with pytest.raises(FencedError, match="taken over by the second driver"):
         driver.run(plan, Overtaken())  # type: ignore[arg-type]
     found = Journal(store).recover()
-    assert found.epoch == plan.epoch - 1
+    assert found.commit.epoch == plan.epoch - 1
     assert found.plan is not None
     assert found.plan.epoch == plan.epoch
 
@@ -172,7 +172,7 @@ def test_the_driver_that_took_over_finishes_what_the_first_began(make_store: Cal
 def test_sequencers_grow_with_every_driver(make_store: Callable[..., Store]) -> None:
     store = make_store(1)
     driver, _ = take(_pipeline(), store)
-    sequencers = [driver.sequencer, *(_take_over(driver, store, f"driver {i}") for i in range(3))]
+    sequencers = [driver.layout.sequencer, *(_take_over(driver, store, f"driver {i}") for i in range(3))]
     assert sequencers == [1, 2, 3, 4]
 
 
@@ -180,7 +180,7 @@ def test_a_fence_that_comes_too_late_is_refused(started: tuple[Driver, LocalExec
     driver, _, store = started
     _take_over(driver, store, "the second driver")
     with pytest.raises(FencedError):
-        fence(store, driver.intervals, driver.sequencer)
+        fence(store, driver.layout.intervals, driver.layout.sequencer)
 
 
 def test_intervals_of_an_earlier_layout_are_fenced_too(make_store: Callable[..., Store]) -> None:

@@ -11,6 +11,7 @@ import millwheel as mw
 from millwheel.master.delivery import deliver
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.reports import reports_of
 from millwheel.store.base import Store
 from millwheel.worker.envelope import Frame
 from millwheel.worker.step import Worker
@@ -128,7 +129,7 @@ def test_after_a_crash_between_the_steps_and_the_commit_the_same_is_delivered(
     plan = driver.next_plan()
     assert plan is not None
     driver.journal.plan(plan, driver.graph)
-    reports = driver._reports(plan, executor.execute(plan))
+    reports = reports_of(plan, executor.execute(plan))
     deliver(driver.graph, plan, reports)
     store.close()
 

@@ -23,6 +23,7 @@ import pytest
 from millwheel.cli import main
 from millwheel.errors import StoreError
 from millwheel.job import Job
+from millwheel.master.ending import Ending
 from millwheel.store.open import open_store, open_to_read
 from millwheel.watch.history import Recorder
 from millwheel.watch.server import Server
@@ -44,7 +45,12 @@ def _drive(path: str, shards: int, output: str, to_the_end: bool) -> None:
         store = open_store(path, shards=shards)
         try:
             driver, executor = take(
-                pipeline(output), store, slots=shards, clock=wall, follow=not to_the_end, owner="the pipeline"
+                pipeline(output),
+                store,
+                slots=shards,
+                clock=wall,
+                ending=Ending.CLOSE if to_the_end else Ending.NEVER,
+                owner="the pipeline",
             )
             break
         except StoreError as error:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Start
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.base import Store
 from millwheel.store.keyspace import waiting_prefix
@@ -37,7 +39,7 @@ def _pipeline() -> tuple[mw.Pipeline, mw.sinks.Collect]:
 def _run(store: Store, epochs: int | None, slots: int = 2) -> list[mw.Record]:
     p, sink = _pipeline()
     graph = build(p)
-    driver = Driver(graph, store, slots=slots, clock=lambda: 0, owner="a test", locked=True)
+    driver = Driver(graph, store, Options(slots=slots), clock=lambda: 0, owner="a test", start=Start.CHANGE)
     executor = LocalExecutor(Worker(graph, driver.numbers, store))
     while epochs != 0 and (plan := driver.next_plan_to_the_end()) is not None:
         driver.run(plan, executor)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.store.tools.check import check
 from tests.computations import Hooks
 
@@ -353,8 +355,8 @@ def test_records_that_wait_are_taken_up_when_the_computation_is_in_order_no_more
         p.add(hooks, name="Log", inputs={"in": mw.by_key}, outputs=["log"], in_order=in_order)
         p.sink("log", collected)
         graph = build(p)
-        driver = Driver(graph, store, slots=2, clock=lambda: 0, owner="a test")
-        plan = driver.next_plan(force=True)
+        driver = Driver(graph, store, Options(slots=2), clock=lambda: 0, owner="a test")
+        plan = driver.next_plan(Mode.FORCED)
         assert plan is not None
         driver.run(plan, LocalExecutor(Worker(graph, driver.numbers, store)))
         report = driver.report()

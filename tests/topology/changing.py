@@ -10,6 +10,8 @@ import millwheel as mw
 from millwheel.master.diff import Change, change
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.store.memory import MemoryStore
@@ -82,10 +84,9 @@ class Changing:
         self.driver = Driver(
             build(pipeline),
             self.store,
-            slots=self._slots,
+            Options(slots=self._slots, **self._options),
             clock=lambda: self.wall,
             owner="a test",
-            **self._options,
         )
         self.driver.sizer = Bounds(self._bound)  # type: ignore[assignment]
         self.executor = LocalExecutor(
@@ -97,7 +98,7 @@ class Changing:
         found = change(build(pipeline), self.store)
         found.check()
         if found.removed and drain:
-            while self._run(self.driver.next_plan(read=False)):
+            while self._run(self.driver.next_plan(Mode.FINISH)):
                 pass
         self.driver.let_go()
         self.start(pipeline)
@@ -105,7 +106,7 @@ class Changing:
 
     def epoch(self) -> bool:
         """One epoch, if there is something to do."""
-        if self.driver.caught_up:
+        if self.driver.sources.level:
             self.driver.let_go()
             self.start(self.pipeline)
         return self._run(self.driver.next_plan())

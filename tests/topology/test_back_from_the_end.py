@@ -8,6 +8,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Start
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from tests.computations import Idle
 from tests.days.mortal import Died
@@ -34,12 +35,12 @@ def test_what_it_gets_then_is_not_late(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(Died):
             run(_pipeline(MONDAY, "A", "B"), LmdbStore(tmp_path, shards=1))
     store = LmdbStore(tmp_path, shards=1)
-    driver, executor = take(_pipeline(MONDAY + TUESDAY, "A"), store, begins=True)
+    driver, executor = take(_pipeline(MONDAY + TUESDAY, "A"), store, start=Start.RUN)
     plan = driver.next_plan_to_the_end()
     assert plan is not None
     driver.run(plan, executor)
     driver.let_go()
-    driver, executor = take(_pipeline(MONDAY + TUESDAY, "A", "B"), store, locked=True)
+    driver, executor = take(_pipeline(MONDAY + TUESDAY, "A", "B"), store, start=Start.CHANGE)
     report = run_to_the_end(driver, executor)
     driver.close()
     assert (report.records["B"], report.dropped["B"]) == (5, 0)

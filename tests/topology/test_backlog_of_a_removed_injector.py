@@ -49,5 +49,5 @@ def test_they_are_processed_once_by_this_driver_and_by_the_next(other: bool) -> 
     running.start(world.pipeline(gone=False))
     running.settle()
     assert not running.driver.authority.left
-    assert running.driver.totals.value["user"] == {"records": 20}
-    assert running.driver.totals.value["duplicates"]["C"] == 20
+    assert running.driver.tally.totals.value["user"] == {"records": 20}
+    assert running.driver.tally.totals.value["duplicates"]["C"] == 20

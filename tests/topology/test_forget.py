@@ -70,7 +70,7 @@ def test_taken_out_its_state_is_kept_and_goes_on_when_it_comes_back() -> None:
     assert world.running.driver.authority.lows["Goes"] == low, "its holds are known from the first moment"
     world.send(40)
     assert world.running.rows("Goes") == 20
-    assert world.running.driver.totals.value["records"] == {"Stays": 120, "Goes": 80}
+    assert world.running.driver.tally.totals.value["records"] == {"Stays": 120, "Goes": 80}
     assert not check(world.running.store).problems
 
 
@@ -177,6 +177,6 @@ def test_forgotten_while_it_catches_up_it_starts_from_the_beginning_again() -> N
     world.running.apply(world.pipeline("Stays", "Goes"))
     forget(world.running.store, "Late", "a test")
     world.running.apply(world.pipeline("Stays", "Goes", "Late", replay="earliest"))
-    before = world.running.driver.totals.value["records"]["Late"]
+    before = world.running.driver.tally.totals.value["records"]["Late"]
     world.running.settle()
-    assert world.running.driver.totals.value["records"]["Late"] == before + 200
+    assert world.running.driver.tally.totals.value["records"]["Late"] == before + 200

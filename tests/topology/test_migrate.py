@@ -191,7 +191,7 @@ def test_a_migration_that_fails_is_an_error_of_its_record_like_any_other() -> No
     world.running.start(world.pipeline(Picky(), errors="divert"))
     world.send("good")
     world.send("bad")
-    assert world.running.driver.totals.value["failed"] == {"C": 1}
+    assert world.running.driver.tally.totals.value["failed"] == {"C": 1}
     assert world.versions() == {"bad": 1, "good": 2}
     world.running.start(world.pipeline(Picky()))
     with pytest.raises(mw.UserCodeError, match=r"state of version 1 cannot become one of version 2.*three"):

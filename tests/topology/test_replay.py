@@ -183,7 +183,7 @@ def test_taken_out_and_added_again_it_reads_what_it_missed() -> None:
     world.running.apply(world.pipeline())
     world.send(20)
     world.running.settle()
-    assert world.running.driver.exhausted is False
+    assert world.running.driver.sources.exhausted is False
     world.running.apply(world.pipeline("New"))
     world.running.settle()
     world.check("old")
@@ -233,7 +233,7 @@ def test_behind_one_that_is_new_with_it_it_gets_all_that_one_makes() -> None:
     world.running.settle()
     world.running.apply(_chain(world, upper="earliest"))
     world.running.settle()
-    assert world.running.driver.totals.value["records"]["Lower"] == 90
+    assert world.running.driver.tally.totals.value["records"]["Lower"] == 90
 
 
 def test_what_cannot_be_brought_back_is_refused_with_the_reason() -> None:

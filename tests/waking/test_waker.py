@@ -15,7 +15,9 @@ import millwheel as mw
 from millwheel import waking
 from millwheel.job import Job
 from millwheel.master.driver import Driver
+from millwheel.master.ending import Ending
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.waking import Waker
@@ -60,7 +62,14 @@ def _start(injector: mw.Injector) -> Job:
     p.add(Nothing(), inputs={"in": lambda record: "k"})
     graph = build(p)
     store = MemoryStore(1)
-    driver = Driver(graph, store, slots=1, clock=lambda: time.time_ns() // 1000, owner="a test", follow=True)
+    driver = Driver(
+        graph,
+        store,
+        Options(slots=1),
+        clock=lambda: time.time_ns() // 1000,
+        owner="a test",
+        ending=Ending.NEVER,
+    )
     executor = LocalExecutor(Worker(graph, driver.numbers, store))
     job = Job(driver, executor, until_exhausted=False, on_close=lambda: None)
     job.start()

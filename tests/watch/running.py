@@ -9,6 +9,7 @@ from pathlib import Path
 
 import millwheel as mw
 from millwheel.job import Job
+from millwheel.master.ending import Ending
 from millwheel.store.base import Store
 from millwheel.store.open import open_store
 from millwheel.watch.history import Recorder
@@ -74,7 +75,9 @@ def wall() -> int:
 @contextmanager
 def running(p: mw.Pipeline, store: Store, slots: int = 2) -> Iterator[Job]:
     """The pipeline as a job of this process, watched as `millwheel.start` watches one."""
-    driver, executor = take(p, store, slots=slots, clock=wall, follow=True, owner="process 1 on a test")
+    driver, executor = take(
+        p, store, slots=slots, clock=wall, ending=Ending.NEVER, owner="process 1 on a test"
+    )
     driver.observer = Recorder(driver, spark=SPARK_PAGE)
     executor.job = SPARK_JOB
     job = Job(driver, executor, until_exhausted=False, on_close=lambda: None)

@@ -13,6 +13,7 @@ import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.executor import Executor
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.store.lmdb.lmdb_store import LmdbStore
@@ -94,11 +95,9 @@ class Running:
         self.driver = Driver(
             graph,
             store,
-            slots=slots,
+            Options(slots=slots, compact_below=-1, step_budget=math.inf),
             clock=lambda: 0,
             owner="a test",
-            compact_below=-1,
-            step_budget=math.inf,  # what a busy machine leaves to the next epoch is no matter here
         )
         self.executor: Any
         if spark is None:

@@ -9,6 +9,7 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker
@@ -44,7 +45,7 @@ class Running:
         graph = build(p)
         self.store.close()
         self.driver = Driver(
-            graph, self.store, slots=self._slots, clock=lambda: 0, owner="a test", **self._limits
+            graph, self.store, Options(slots=self._slots, **self._limits), clock=lambda: 0, owner="a test"
         )
         self._executor = LocalExecutor(Worker(graph, self.driver.numbers, self.store))
 

@@ -24,6 +24,8 @@ from hypothesis.stateful import (
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.model.graph import Graph, build
 from millwheel.model.names import SourceName
 from millwheel.store.memory import MemoryStore
@@ -120,12 +122,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.driver = Driver(
             self.graph,
             self.store,
-            slots=self.slots,
+            Options(
+                slots=self.slots,
+                due_limit=self.due_limit,
+                compact_below=4_000 if self.compact else 0,
+                step_budget=math.inf,
+            ),
             clock=lambda: self.wall,
             owner="a machine",
-            due_limit=self.due_limit,
-            compact_below=4_000 if self.compact else 0,
-            step_budget=math.inf,  # what a busy machine leaves to the next epoch is no matter here
         )
         self.worker = Mortal(self.graph, self.driver.numbers, self.store, self.order)
         self.executor = LocalExecutor(self.worker)
@@ -190,7 +194,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(force=st.booleans())
     def an_epoch_runs(self, force: bool) -> None:
-        plan = self.plan(force=force)
+        plan = self.plan(Mode.FORCED if force else Mode.NORMAL)
         if plan is not None:
             self.run(plan)
 
@@ -219,7 +223,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(0, 12), slots=st.sampled_from([1, 2, 3, 5]))
     def the_driver_crashes_in_an_epoch(self, steps: int, slots: int) -> None:
         """Before some step; where there are not so many, before the commit."""
-        plan = self.plan(force=True)
+        plan = self.plan(Mode.FORCED)
         assert plan is not None
         self.worker.steps_to_live = steps
         try:
@@ -234,9 +238,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.slots = slots
         self.start()
 
-    def plan(self, **how: bool) -> Plan | None:
+    def plan(self, mode: Mode = Mode.NORMAL) -> Plan | None:
         self.driver.sizer.bound = self.bound
-        plan = self.driver.next_plan(**how)
+        plan = self.driver.next_plan(mode)
         if plan is not None:
             self.plans[plan.epoch] = plan
         return plan
@@ -246,14 +250,13 @@ class EngineMachine(RuleBasedStateMachine):
         self.committed(plan, self.driver.run(plan, self.executor))
         self.sound = True
 
-    def settle(self, **how: bool) -> None:
+    def settle(self) -> None:
         for _ in range(300):
-            plan = self.plan(**how)
+            plan = self.plan()
             if plan is None:
                 self.at_rest()
                 return
             self.run(plan)
-            how = {}
         raise AssertionError("it does not come to rest")
 
     # What must hold
@@ -416,7 +419,7 @@ class EngineMachine(RuleBasedStateMachine):
             for partition in injector.marks:
                 injector.advance(partition, mw.MAX_TIME)
         self.settle()
-        assert self.driver.exhausted
+        assert self.driver.sources.exhausted
         if self.driver.held:
             self.drain()
         self.watermarks_never_go_back()
@@ -428,7 +431,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def drain(self) -> None:
         for _ in range(300):
-            plan = self.plan(drain=True)
+            plan = self.plan(Mode.DRAIN)
             assert plan is not None
             self.run(plan)
             if self.driver.settled:

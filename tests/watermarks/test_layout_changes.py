@@ -8,6 +8,7 @@ from typing import Any
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.model.keys import tablet
@@ -78,7 +79,11 @@ class Running:
     def start(self, slots: int) -> None:
         self.store.close()
         self.driver = Driver(
-            self.graph, self.store, slots=slots, clock=lambda: self.wall, owner="a test", **self.options
+            self.graph,
+            self.store,
+            Options(slots=slots, **self.options),
+            clock=lambda: self.wall,
+            owner="a test",
         )
         self.executor = LocalExecutor(Worker(self.graph, self.driver.numbers, self.store))
 

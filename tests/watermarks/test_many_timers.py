@@ -18,6 +18,8 @@ import pytest
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
+from millwheel.master.planner import Mode
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
@@ -129,7 +131,7 @@ class Running:
         self.store = LmdbStore(path)
         self.shard = CountingShard(self.store.shards[0])
         self.store.shards = [self.shard]
-        self.driver = Driver(graph, self.store, slots=1, clock=lambda: 0, owner="a test")
+        self.driver = Driver(graph, self.store, Options(slots=1), clock=lambda: 0, owner="a test")
         if timers:
             write_timers(self.shard, self.driver.numbers["Fires"], timers)
         self.executor = LocalExecutor(Worker(graph, self.driver.numbers, self.store))
@@ -140,7 +142,7 @@ class Running:
         self.injector.watermark = watermark
         self.shard.counts.clear()
         started = time.perf_counter()
-        plan = self.driver.next_plan(force=True)
+        plan = self.driver.next_plan(Mode.FORCED)
         assert plan is not None
         self.driver.run(plan, self.executor)
         return time.perf_counter() - started

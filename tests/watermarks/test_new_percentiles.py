@@ -8,6 +8,7 @@ from typing import Any
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.step import Worker
@@ -44,7 +45,7 @@ def driver(injector: Ready, store: MemoryStore, added: str = "") -> Driver:
     if added:
         p.add(Watches(), inputs={added: mw.by_key}, watermark=0.9)
     store.close()
-    return Driver(build(p), store, slots=1, clock=lambda: 0, owner="a test", step_budget=math.inf)
+    return Driver(build(p), store, Options(slots=1, step_budget=math.inf), clock=lambda: 0, owner="a test")
 
 
 def started(added: str) -> Driver:

@@ -8,6 +8,7 @@ from typing import Any
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.model.injector import Injector, Offset
 from millwheel.store.memory import MemoryStore
@@ -54,7 +55,9 @@ class Running:
     def _set_up(self, p: mw.Pipeline, store: MemoryStore, **options: Any) -> None:
         graph = build(p)
         self.wall = 0
-        self.driver = Driver(graph, store, slots=1, clock=lambda: self.wall, owner="a test", **options)
+        self.driver = Driver(
+            graph, store, Options(slots=1, **options), clock=lambda: self.wall, owner="a test"
+        )
         self._executor = LocalExecutor(Worker(graph, self.driver.numbers, store))
 
     def settle(self, epochs: int = 1000) -> None:
@@ -137,7 +140,7 @@ def test_a_bounded_injector_with_a_missing_partition_is_not_exhausted() -> None:
     running = Running(mw.injectors.Records([mw.Record(value=1, timestamp=1)]))
     running.driver.graph.sources[0].injector.expected = ("records", "more")
     running.settle()
-    assert not running.driver.exhausted
+    assert not running.driver.sources.exhausted
     assert running.watermark == mw.MIN_TIME
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.master.journal import Partition
-from millwheel.master.planning import Poll, SkewLimit, choose_ranges
+from millwheel.master.ranges import Poll, SkewLimit, choose_ranges
 from millwheel.model.names import SourceName
 from millwheel.model.pipeline import Source
 from millwheel.worker.plan import Range

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from millwheel.master.journal import Partition
 from millwheel.model.injector import Injector, Offset
-from millwheel.model.names import SourceName, WatermarkName
+from millwheel.model.names import SourceName
 from millwheel.model.pipeline import Source
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
-from millwheel.watermark.authority import WatermarkAuthority
-from millwheel.watermark.source import SourceMark, position, vouched
+from millwheel.watermark.source import position, vouched
 from millwheel.worker.plan import Range
-from millwheel.worker.timer_index import WAITING_TOTAL, WATERMARK_TIMERS
 
 _ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
 
@@ -205,13 +203,3 @@ def _pieces(
         weight = size if end == stop else max(injector.size(name, start, end), 1)
         yield start, end, task, weight
         start, done, size = end, done + weight, max(size - weight, 1)
-
-
-def due_everywhere(marks: Mapping[WatermarkName, SourceMark], authority: WatermarkAuthority) -> int:
-    """A guess at how many timers and records a moved watermark makes due: all, if it moved to its end."""
-    if all(mark.final for mark in marks.values()):
-        return sum(
-            authority.counter(name, WATERMARK_TIMERS) + authority.counter(name, WAITING_TOTAL)
-            for name in authority.lows
-        )
-    return 0
