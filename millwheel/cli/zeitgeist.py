@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from millwheel.apps.zeitgeist.alerts import open_alert
+from millwheel.apps.zeitgeist.episodes_page import write_page
+from millwheel.apps.zeitgeist.feedback import open_feedback
 from millwheel.apps.zeitgeist.inputs import Columns, open_source
 from millwheel.apps.zeitgeist.pipeline import count_anomalies, value_anomalies
 from millwheel.apps.zeitgeist.settings import Settings
@@ -43,8 +46,12 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         metavar="INPUT",
         help="a pattern of JSON-lines or CSV files, plain or gzip; table:NAME; or kafka://HOST:PORT/TOPIC",
     )
-    add("--key", required=True, metavar="FIELD", help="what is watched: a field of the records")
-    add("--value", metavar="FIELD", help="a field with a number that was measured (default: count records)")
+    add("--key", required=True, metavar="FIELD[,FIELD]", help="what is watched: fields of the records")
+    add(
+        "--value",
+        metavar="FIELD[,FIELD]",
+        help="fields with a number that was measured, each watched by itself (default: count records)",
+    )
     add("--time", default="time", metavar="FIELD", help="the field with the time (default: time)")
     add("--unit", choices=UNITS, help="how it is written (default: us, if it can be that)")
     add("--id", metavar="FIELD", help="a field that names a record: one that comes again counts once")
@@ -66,6 +73,26 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         help="leave the last bucket open for the next run on the same store: none is cut in two where the "
         "input ends, and a key that falls silent between two runs is found",
     )
+    add(
+        "--errors",
+        choices=["stop", "divert"],
+        default="stop",
+        help="divert: what is no record, or cannot be counted, goes to OUT/errors, and the rest goes on",
+    )
+    add(
+        "--alert",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="tell anomalies there too: kafka://HOST:PORT/TOPIC, http(s)://..., command:COMMAND (repeatable)",
+    )
+    add(
+        "--feedback",
+        type=Path,
+        metavar="FILE",
+        help="lines of OUT/anomalies that were none: their keys must be odder from now on",
+    )
+    add("--page", action="store_true", help="write OUT/index.html: the episodes, with their plots")
     add("--json", action="store_true", help="print the report as JSON")
     return command
 
@@ -98,13 +125,28 @@ def pipeline(options: argparse.Namespace) -> Pipeline:
         sensitivity=options.sensitivity,
         begin=begin,
     )
-    source = open_source(options.input, Columns(options.time, options.unit, options.id, options.slack))
+    columns = Columns(options.time, options.unit, options.id, options.slack, options.errors)
+    source = open_source(options.input, columns)
+    key = by(*options.key.split(","))
+    more: dict[str, Any] = {
+        "errors": options.errors,
+        "feedback": open_feedback(options.feedback) if options.feedback else None,
+    }
     if options.value:
-        p = value_anomalies(source, by(options.key), options.value, settings)
+        fields = options.value.split(",")
+        p = value_anomalies(source, key, fields if len(fields) > 1 else fields[0], settings, **more)
     else:
-        p = count_anomalies(source, {"WindowCounter": by(options.key)}, settings)
+        p = count_anomalies(source, {"WindowCounter": key}, settings, **more)
     p.sink("anomalies", JsonLines(options.out / "anomalies"))
     p.sink("episodes", JsonLines(options.out / "episodes"))
+    for target in options.alert:
+        p.sink("anomalies", open_alert(target))
+    if options.errors == "divert":
+        counter = "WindowMean" if options.value else "WindowCounter"
+        p.sink(f"{counter}.errors", JsonLines(options.out / "errors" / "records"))
+        p.sink("records.errors", JsonLines(options.out / "errors" / "input"))
+    if options.page:
+        p.sink("windows", JsonLines(options.out / "windows"))
     return p
 
 
@@ -113,6 +155,8 @@ def call(options: argparse.Namespace, follow: Following) -> int:
     arguments: dict[str, Any] = {"store": options.store}
     p = pipeline(options)
     report = follow(p, arguments) if options.follow else run(p, close=not options.once, **arguments)
+    if options.page:
+        write_page(options.out)
     if options.json:
         print(json.dumps(dataclasses.asdict(report)))
         return 0
@@ -126,6 +170,8 @@ def call(options: argparse.Namespace, follow: Following) -> int:
         began = datetime.datetime.fromtimestamp(told["start"] / SECOND, datetime.UTC)
         print(
             f"{began:%Y-%m-%d %H:%M:%S}  {told['kind']:5}  {told['key']}: {told['actual']:g} "
-            f"instead of {told['expected']:.4g} (confidence {told['confidence']})"
+            f"instead of {told['expected']:.4g} (confidence {told['confidence']}; {told['why']})"
         )
+    if options.page:
+        print(f"The plots are in {options.out / 'index.html'}")
     return 0

@@ -105,3 +105,29 @@ def test_a_width_that_is_none_says_what_is(width: str, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         main(["zeitgeist", "x", "--key", "k", "--out", "o", "--width", width])
     assert "such as 500ms, 1s, 5m" in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_diverted_input_a_command_for_each_anomaly_and_a_page(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"time": second, "country": "de", "page": "<news>"}
+        for second in range(60)
+        for _ in range(90 if second == 50 else 5)
+    ]
+    write(tmp_path / "a.jsonl", rows)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("no json\n" + json.dumps({"time": 51, "country": "de"}) + "\n")
+    out = tmp_path / "out"
+    arguments = ["--key", "country,page", "--unit", "s", "--errors", "divert", "--page", "--out", str(out)]
+    alert = f"command:tee -a {tmp_path / 'alerts'}"
+    assert main(["zeitgeist", str(tmp_path / "a.jsonl"), *arguments, "--alert", alert]) == 0
+    assert told(out / "anomalies") == [("spike", "de|<news>", 50)]
+    assert json.loads((tmp_path / "alerts").read_text())["why"] == "18 times the usual at 00:00"
+    diverted = list(mw.sinks.JsonLines(out / "errors" / "input").records())
+    assert len(diverted) == 2
+    page = (out / "index.html").read_text()
+    assert "de|&lt;news&gt;: spike, 1970-01-01 00:00:50" in page
+    assert page.count("<svg") == 1
+    assert "The plots are in" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from millwheel.apps.zeitgeist.counts import Forecast
 from millwheel.apps.zeitgeist.episodes import SPIKE, Episode, Verdict
+from millwheel.apps.zeitgeist.feedback import raised
 from millwheel.apps.zeitgeist.leaning import SENSITIVITY, Leaning
 from millwheel.apps.zeitgeist.packed import Packed
 from millwheel.apps.zeitgeist.settings import Settings
@@ -28,6 +29,7 @@ class Watch:
     partial: dict[int, list[int]] = field(default_factory=dict)
     leaning: Leaning = field(default_factory=Leaning, metadata={"packed": Leaning})
     episode: Episode | None = field(default=None, metadata={"packed": Episode})
+    bar: float = 0.0
 
     def forecast(self, bucket: int) -> Forecast | None:
         """The newest forecast that did not know the bucket."""
@@ -53,6 +55,9 @@ class Detector(Computation):
         return Watch()
 
     def process_record(self, record: Record) -> None:
+        if record.stream == "feedback":
+            self.state.bar = raised(self.state.bar)
+            return
         bucket, *told = record.value
         if record.stream == "models":
             self.state.forecasts[bucket] = told
@@ -106,7 +111,7 @@ class Detector(Computation):
         if watch.episode is None:
             self._begin(verdict, actual, found)
             return
-        if watch.episode.kind == SPIKE and verdict.side < 0 and verdict.confidence >= self.threshold:
+        if watch.episode.kind == SPIKE and verdict.side < 0 and self._is_clear(verdict):
             self._end(bucket)  # a spike that turns into a dip
             self._begin(verdict, actual, found)
             return
@@ -115,12 +120,16 @@ class Detector(Computation):
             self._end(end)
 
     def _begin(self, verdict: Verdict, actual: float, found: int) -> None:
-        if verdict.confidence < self.threshold:
+        if not self._is_clear(verdict):
             return
         episode = Episode(verdict.kind, verdict.since, found, verdict.confidence, actual, verdict.expected)
         self.state.episode = episode
         self.produce("anomalies", episode.message(self.settings, self.key), timestamp=found)
         self.count(f"{episode.kind}s")
+
+    def _is_clear(self, verdict: Verdict) -> bool:
+        bar: float = self.state.bar
+        return verdict.confidence >= self.threshold + bar
 
     def _end(self, bucket: int) -> None:
         watch: Watch = self.state

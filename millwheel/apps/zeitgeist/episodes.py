@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millwheel.apps.zeitgeist.settings import Settings
+from millwheel.apps.zeitgeist.settings import DAY_PARTS, Settings
+from millwheel.model.time import DAY
 
 SPIKE = "spike"
 DIP = "dip"
@@ -49,10 +50,26 @@ class Episode:
             "confidence": round(self.confidence, 2),
             "actual": round(self.actual, 3),
             "expected": round(self.expected, 3),
+            "why": self.why(settings),
         }
         if end is not None:
             told["end"] = end * settings.width
         return told
+
+    def why(self, settings: Settings) -> str:
+        """What is odd about it, in words: how much of the usual there was, at which part of the day."""
+        part = self.start * settings.width % settings.day * DAY_PARTS // settings.day
+        when = (
+            f"at {part:02}:00" if settings.day == DAY else f"in part {part + 1} of {DAY_PARTS} of the season"
+        )
+        if not self.actual:
+            return f"none {when}, usually {self.expected:.3g}"
+        if self.actual * self.expected <= 0.0:
+            return f"{self.actual:.3g} {when}, usually {self.expected:.3g}"
+        times = self.actual / self.expected
+        if 0.9 < times < 1.1:
+            return f"near the usual {when}, but not as it usually moves"
+        return f"{times:.2g} times the usual {when}"
 
     def extend(self, settings: Settings, bucket: int, actual: float, verdict: Verdict) -> int | None:
         """Takes in the next bucket; where the anomaly has ended, the first bucket that was calm again."""

@@ -9,7 +9,7 @@ from typing import Any
 from millwheel.errors import InputError
 from millwheel.injectors import Files, Kafka, Records
 from millwheel.injectors.units import Unit, check_first, to_time
-from millwheel.model.injector import Injector
+from millwheel.model.injector import Errors, Injector
 from millwheel.model.record import Record
 
 
@@ -21,6 +21,7 @@ class Columns:
     unit: Unit | None = None
     id: str | None = None
     slack: int | None = None
+    errors: Errors = "stop"
 
 
 Factory = Callable[[str, Columns], Injector]
@@ -41,7 +42,14 @@ def open_source(text: str, columns: Columns) -> Injector:
     """
     scheme, colon, _ = text.partition(":")
     if not colon or "/" in scheme or "*" in scheme:
-        return Files(text, timestamp=columns.time, id=columns.id, unit=columns.unit, slack=columns.slack)
+        return Files(
+            text,
+            timestamp=columns.time,
+            id=columns.id,
+            unit=columns.unit,
+            slack=columns.slack,
+            errors=columns.errors,
+        )
     if scheme not in _factories:
         known = ", ".join(f"{name}:" for name in sorted(_factories))
         raise InputError(f"there is no source for {text!r}: name files, or one of {known}")
@@ -78,7 +86,15 @@ def _kafka(text: str, columns: Columns) -> Injector:
     if not text.startswith("kafka://") or not servers or not topic:
         raise InputError(f"a topic is named kafka://HOST:PORT/TOPIC, not {text!r}")
     slack: dict[str, Any] = {} if columns.slack is None else {"slack": columns.slack}
-    return Kafka(servers, topic, timestamp=columns.time, unit=columns.unit, id=columns.id, **slack)
+    return Kafka(
+        servers,
+        topic,
+        timestamp=columns.time,
+        unit=columns.unit,
+        id=columns.id,
+        errors=columns.errors,
+        **slack,
+    )
 
 
 register_source("table", _table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millwheel.apps.zeitgeist.episodes import Episode
+from millwheel.apps.zeitgeist.feedback import raised
 from millwheel.apps.zeitgeist.packed import Packed
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.surprise import SENSITIVITY, Surprise
@@ -41,6 +42,7 @@ class Gauge:
     waiting: dict[int, float] = field(default_factory=dict)
     surprise: Surprise = field(default_factory=Surprise, metadata={"packed": Surprise})
     episode: Episode | None = field(default=None, metadata={"packed": Episode})
+    bar: float = 0.0
 
 
 class ValueDetector(Computation):
@@ -56,6 +58,9 @@ class ValueDetector(Computation):
         return Gauge()
 
     def process_record(self, record: Record) -> None:
+        if record.stream == "feedback":
+            self.state.bar = raised(self.state.bar)
+            return
         bucket, *told = record.value
         if record.stream == "models":
             self.state.forecasts[bucket] = told
@@ -74,7 +79,7 @@ class ValueDetector(Computation):
             if end is not None:
                 self.produce("episodes", gauge.episode.message(self.settings, self.key, end=end))
                 gauge.episode = None
-        elif verdict.confidence >= self.threshold:
+        elif verdict.confidence >= self.threshold + gauge.bar:
             found = timer.timestamp
             gauge.episode = Episode(verdict.kind, bucket, found, verdict.confidence, value, verdict.expected)
             gauge.surprise.rest(verdict.confidence)
