@@ -210,7 +210,8 @@ class _Nodes:
 
     def _special(self, node: NodeSpec) -> NodeSpec:
         chance = self._chance
-        plain = not any(stream.endswith(".errors") for stream in node.inputs)
+        errors = {stream for stream in self._streams if stream.endswith(".errors")}
+        plain = not _with_derived(errors, self.derived) & node.inputs.keys()
         if node.kind == "window" and plain and chance.random() < 0.4:
             combine: Any = chance.choice(("sum", "in_place"))
             node = replace(node, combine=combine, ordered=False)
