@@ -16,10 +16,15 @@ from millwheel.errors import InputError
 from millwheel.injectors import creation_time, lines, parquet, units
 from millwheel.injectors.csv_rows import Layout, Types
 from millwheel.injectors.file_identity import Identity
-from millwheel.injectors.folder import Folder, is_gzip
+from millwheel.injectors.folder import Folder
 from millwheel.injectors.inotify import Watch
+from millwheel.injectors.object_folder import ObjectFolder
+from millwheel.injectors.object_path import ObjectPath
+from millwheel.injectors.packed import is_packed, stem
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
+from millwheel.model.lakehouse import place
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, SECOND
+from millwheel.objects import is_object_url
 
 Format = Literal["jsonl", "csv", "lines", "parquet"]
 _FORMATS = ("jsonl", "csv", "lines", "parquet")
@@ -105,7 +110,8 @@ class Files(Injector):
         self._layout.check()
         if self._layout != Layout() and format not in (None, "csv"):
             raise InputError(f"Files: types=, delimiter= and header= are for CSV, not for {format!r}")
-        self._pattern = os.path.abspath(os.fspath(pattern))
+        self._remote = is_object_url(os.fspath(pattern)) and not os.fspath(pattern).startswith("file:")
+        self._pattern = os.fspath(pattern) if self._remote else os.path.abspath(place(pattern))
         self._timestamp = timestamp
         self._id = id
         self._format = format
@@ -116,7 +122,7 @@ class Files(Injector):
         self.errors = errors
         self.id_retention = id_retention
         self._parse = parse
-        self._folder = Folder(self._pattern, self._form, named=header is None)
+        self._folder = self._make_folder(may_grow=False)
         self._births: dict[str, int] = {}
         self._heads: dict[str, int] = {}
         self._line_length: int | None = None
@@ -134,11 +140,16 @@ class Files(Injector):
             self.slack = 0
         if self._watermark == "events":
             self.slack = _FOLLOWED_SLACK if self._wanted_slack is None else self._wanted_slack
-        self._folder = Folder(self._pattern, self._form, may_grow=follow, named=self._layout.header is None)
+        self._folder = self._make_folder(may_grow=follow)
+
+    def _make_folder(self, *, may_grow: bool) -> Folder | ObjectFolder:
+        if self._remote:
+            return ObjectFolder(self._pattern, may_grow=may_grow)
+        return Folder(self._pattern, self._form, may_grow=may_grow, named=self._layout.header is None)
 
     def notify(self, wake: Callable[[], None]) -> bool:
         self.close()
-        if self.bounded:
+        if self.bounded or isinstance(self._folder, ObjectFolder):
             return False
         try:
             self._folder.watch = Watch(self._pattern, wake)
@@ -147,6 +158,8 @@ class Files(Injector):
         return True
 
     def close(self) -> None:
+        if isinstance(self._folder, ObjectFolder):
+            return
         watch, self._folder.watch = self._folder.watch, None
         if watch is not None:
             watch.close()
@@ -160,8 +173,8 @@ class Files(Injector):
     def _form(self, path: str) -> str:
         if self._format is not None:
             return self._format
-        stem = path.removesuffix(".gz").lower()
-        return next((form for form in ("csv", "parquet") if stem.endswith("." + form)), "jsonl")
+        name = stem(path).lower()
+        return next((form for form in ("csv", "parquet") if name.endswith("." + form)), "jsonl")
 
     def low_watermark(self, partition: str, offset: Offset) -> int:
         file = self._folder.files.get(partition)
@@ -170,6 +183,8 @@ class Files(Injector):
         if callable(self._watermark):
             return self._watermark(self._path(partition), offset or 0)
         if self._watermark == "created":
+            if self._remote:
+                return file.changed if file is not None else MIN_TIME
             if partition not in self._births:
                 self._births[partition] = creation_time.birth_time(self._path(partition))
             return self._births[partition]
@@ -189,7 +204,11 @@ class Files(Injector):
 
     def _path(self, partition: str) -> str:
         file = self._folder.files.get(partition)
-        return file.path if file is not None else Identity.parse(partition).path
+        if file is not None:
+            return file.path
+        if isinstance(self._folder, ObjectFolder):
+            return ObjectPath.of(partition, self._folder.parameters)
+        return Identity.parse(partition).path
 
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         for partition, offset in offsets.items():
@@ -197,10 +216,13 @@ class Files(Injector):
 
     def lost(self, offsets: Mapping[str, Offset]) -> str | None:
         paths = list(self._folder.paths())
-        gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
+        if self._remote:
+            gone = [name for name in offsets if self._path(name) not in paths]
+        else:
+            gone = [name for name in offsets if Identity.parse(name).find(paths) is None]
         if not gone:
             return None
-        which = Identity.parse(gone[0]).path
+        which = self._path(gone[0])
         more = f" and {len(gone) - 1:,} more" if len(gone) > 1 else ""
         return f"{which}{more} was read, and is not there any more, or is packed now: bring it back"
 
@@ -208,22 +230,20 @@ class Files(Injector):
         path = self._now_at(partition, start)
         if self._form(path) == "parquet":
             return min(parquet.cut(path, start or 0, records), end)
-        if is_gzip(path):
+        if is_packed(path):
             return end  # it can only be read as a whole; what is appended to it is a piece of its own
         target = (start or 0) + records * self._length(path, end)
         if target >= end:
             return end
-        with open(path, "rb") as file:
-            file.seek(target)
-            file.readline()
-            return min(file.tell(), end)
+        with lines.open_piece(path, target, end) as file:
+            return min(target + len(file.readline()), end)
 
     def size(self, partition: str, start: Offset, end: Offset) -> int:
         path = self._path(partition)
         length: int = end - (start or 0)
         if self._form(path) == "parquet":
             return max(length, 1)
-        ratio = _GZIP_RATIO if is_gzip(path) else 1
+        ratio = _GZIP_RATIO if is_packed(path) else 1
         return max(length * ratio // self._length(path, end), 1)
 
     def _length(self, path: str, end: int) -> int:
@@ -263,6 +283,8 @@ class Files(Injector):
 
     def _now_at(self, partition: str, start: Offset) -> str:
         """Where a task finds a file, which may have been renamed since the epoch was planned."""
+        if isinstance(self._folder, ObjectFolder):
+            return ObjectPath.of(partition, self._folder.parameters)
         identity = Identity.parse(partition)
         path = identity.find(self._folder.paths())
         if path is not None:

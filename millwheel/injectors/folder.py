@@ -14,6 +14,7 @@ from millwheel.errors import InputError
 from millwheel.injectors import parquet
 from millwheel.injectors.file_identity import Identity, identify, unpacked_size
 from millwheel.injectors.inotify import Watch
+from millwheel.injectors.packed import is_packed
 
 _TAIL = 1 << 16  # bytes looked at for the last line end of a file that may still grow
 _MANY = 1_000  # files: of more than that, two looks are
@@ -207,10 +208,10 @@ class Folder:
             identity = identify(path, stat, stat.st_size, None)
         else:
             end = self._end(File(Identity.parse(path), path), stat.st_size)
-            lines = None if is_gzip(path) else 2 if form == "csv" and self._named else 1
+            lines = None if is_packed(path) else 2 if form == "csv" and self._named else 1
             identity = identify(path, stat, end, lines)
             if not end or (
-                lines == 2 and not is_gzip(path) and identity.length == end and _one_line(path, end)
+                lines == 2 and not is_packed(path) and identity.length == end and _one_line(path, end)
             ):
                 return  # nothing is in it but, perhaps, a header
         file = File(identity, path)
@@ -222,7 +223,7 @@ class Folder:
         known = max(file.end, file.read)
         if size < known:
             _complain_of_size(file, size)
-        if size == known or not self._may_grow or is_gzip(file.path):
+        if size == known or not self._may_grow or is_packed(file.path):
             return size
         with open(file.path, "rb") as data:
             position = size

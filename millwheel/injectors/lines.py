@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import orjson
 
 from millwheel.errors import InputError
 from millwheel.injectors.csv_rows import Layout
 from millwheel.injectors.json_fields import read as read_fields
+from millwheel.injectors.object_path import ObjectPath
+from millwheel.injectors.packed import DAMAGES, is_packed, unpacked
 from millwheel.injectors.units import BadLine, Unit, factor_of, to_time
 from millwheel.model.injector import BadInput, FieldNames, RecordBatch
 from millwheel.model.record import Record
@@ -23,8 +24,6 @@ Parse = Callable[[str], Any]
 
 _CHUNK = 4 << 20  # bytes read and parsed at once
 _STEP = 1 << 16  # bytes unpacked at once: what is lost of a packed file that breaks off is less
-
-_DAMAGES = (EOFError, zlib.error, gzip.BadGzipFile)  # of a packed file: it is cut short, broken, or none
 
 
 class _Piece(io.RawIOBase):
@@ -52,14 +51,18 @@ class _Piece(io.RawIOBase):
         super().close()
 
 
+def _raw(path: str, start: int, end: int) -> io.RawIOBase:
+    return path.open_piece(start, end) if isinstance(path, ObjectPath) else _Piece(path, start, end)
+
+
 @contextmanager
 def open_piece(path: str, start: int, end: int) -> Iterator[IO[bytes]]:
     """A piece of a file, unpacked where it is packed; an `InputError` names a file that cannot be read."""
     try:
-        with io.BufferedReader(_Piece(path, start, end), 1 << 20) as plain:
-            if path.endswith(".gz"):
-                with gzip.GzipFile(fileobj=plain) as packed:
-                    yield cast(IO[bytes], packed)
+        with io.BufferedReader(_raw(path, start, end), 1 << 20) as plain:
+            if is_packed(path):
+                with unpacked(path, plain) as packed:
+                    yield packed
             else:
                 yield plain
     except (OSError, EOFError, zlib.error) as error:
@@ -102,7 +105,7 @@ class Reader:
         try:
             yield from self._batches(path, start, end, fields)
         except InputError as error:
-            if not self._divert or not isinstance(error.__cause__, _DAMAGES):
+            if not self._divert or not isinstance(error.__cause__, DAMAGES):
                 raise
             yield RecordBatch([], [], bad=[BadInput(str(error), path)])
 
@@ -284,7 +287,7 @@ def _is_plain(text: bytes) -> bool:
 def _chunks(file: IO[bytes], wanted: int = _CHUNK) -> Iterator[bytes]:
     """The bytes of a file; of a packed one that breaks off, what can be unpacked, and then the error."""
     # Of a packed file, piece by piece as it is unpacked: a longer read that fails gives nothing at all.
-    read = file.read1 if isinstance(file, gzip.GzipFile) else file.read
+    read = getattr(file, "read1", file.read) if not isinstance(file, io.BufferedReader) else file.read
     while True:
         chunks: list[bytes] = []
         size = 0
@@ -292,7 +295,7 @@ def _chunks(file: IO[bytes], wanted: int = _CHUNK) -> Iterator[bytes]:
             while size < wanted and (data := read(min(wanted - size, _STEP))):
                 chunks.append(data)
                 size += len(data)
-        except _DAMAGES:
+        except DAMAGES:
             if chunks:
                 yield b"".join(chunks)
             raise
@@ -307,7 +310,7 @@ def sample(path: str, end: int, size: int) -> bytes:
         with open_piece(path, 0, end) as file:
             return next(_chunks(file, size), b"")
     except InputError as error:
-        if not isinstance(error.__cause__, _DAMAGES):
+        if not isinstance(error.__cause__, DAMAGES):
             raise
         return b""
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors.arrow_table import check_columns, import_arrow, to_records
+from millwheel.injectors.object_file import open_table_file
+from millwheel.injectors.object_path import ObjectPath
 from millwheel.injectors.units import Unit, check_first
 from millwheel.model.injector import RecordBatch
 
@@ -17,13 +19,13 @@ _ROWS = 20_000  # made into Python values at once
 
 def rows(path: str) -> int:
     """How many rows a file has."""
-    return _groups(path, os.stat(path).st_mtime_ns)[-1]
+    return _groups(path, _changed(path))[-1]
 
 
 def cut(path: str, start: int, records: int) -> int:
     """A row about ``records`` behind ``start``: the end of a row group, unless that is much too far."""
     target = start + records
-    for end in _groups(path, os.stat(path).st_mtime_ns):
+    for end in _groups(path, _changed(path)):
         if end >= target:
             return end if end <= start + 2 * records else target
     return target
@@ -35,7 +37,7 @@ def batches(
     """The records of the rows from ``start`` to ``end``."""
     parquet, arrow = _import()
     try:
-        with parquet.ParquetFile(path) as file:
+        with _open(parquet, path) as file:
             check_columns(
                 file.schema_arrow.names, {"timestamp": timestamp, "ID": id}, f"the Parquet file {path}"
             )
@@ -65,13 +67,25 @@ def _groups(path: str, changed: int) -> tuple[int, ...]:
     """The row that each row group of a file ends before; of an empty file, 0."""
     parquet, arrow = _import()
     try:
-        metadata = parquet.read_metadata(path)
+        with _open(parquet, path) as file:
+            metadata = file.metadata
     except (OSError, arrow.ArrowException) as error:
         raise InputError(f"the Parquet file {path} cannot be read ({error})") from error
     ends = [0]
     for group in range(metadata.num_row_groups):
         ends.append(ends[-1] + metadata.row_group(group).num_rows)
     return tuple(ends)
+
+
+def _open(parquet: Any, path: str) -> Any:
+    if isinstance(path, ObjectPath):
+        return open_table_file(path.location, f"the Parquet file {path}")
+    return parquet.ParquetFile(path)
+
+
+def _changed(path: str) -> int:
+    """When a file was changed; an object never is."""
+    return 0 if isinstance(path, ObjectPath) else os.stat(path).st_mtime_ns
 
 
 def _import() -> tuple[Any, Any]:
