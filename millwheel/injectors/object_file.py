@@ -37,18 +37,23 @@ class ObjectFile(io.RawIOBase):
         self._url = url
 
     def readable(self) -> bool:
+        """True: it is there to be read."""
         return True
 
     def seekable(self) -> bool:
+        """True: any place of it can be read."""
         return True
 
     def tell(self) -> int:
+        """Return the position."""
         return int(self._reader.tell())
 
     def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a position, and return it."""
         return int(self._reader.seek(offset, whence))
 
     def readinto(self, buffer: Any) -> int:
+        """Read into a buffer; return how much."""
         with explained(self._url, InputError):
             data = self._reader.read(len(buffer))
         buffer[: len(data)] = bytes(data)

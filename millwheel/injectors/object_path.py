@@ -86,6 +86,7 @@ class _Piece(io.RawIOBase):
 
 
 def changed(path: str) -> str:
+    """Return what is said of an object that has other content than it had."""
     return f"the object {path} changed since it was read: put new content under a new name"
 
 
