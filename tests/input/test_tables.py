@@ -14,6 +14,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import millwheel as mw
+from millwheel.master.ending import Ending
 from millwheel.model.lakehouse import below, client_options
 from millwheel.store.memory import MemoryStore
 from tests.servers.s3 import Server
@@ -143,7 +144,7 @@ def test_it_is_cut_anywhere_and_a_driver_that_comes_back_goes_on(table: Table) -
 def test_a_table_that_is_followed_gives_rows_as_they_come_and_its_watermark_follows(table: Table) -> None:
     injector = table.injector(slack=2)
     p, out = _pipeline(injector)
-    driver, executor = take(p, MemoryStore(), follow=True)
+    driver, executor = take(p, MemoryStore(), ending=Ending.NEVER)
     assert driver.next_plan() is None  # there is no table yet
     table.append(*range(10))
     for last in (10, 20):
