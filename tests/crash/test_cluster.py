@@ -12,6 +12,7 @@ import pytest
 from tests.crash.victims import Victim, expected_of, output
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
 from tests.servers.processes import Unavailable
+from tests.servers.s3 import ENVIRONMENT
 from tests.spark.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -77,8 +78,12 @@ def _disturb(victim: Victim, cluster: Standalone, folder: Path, *, dawdles: bool
         pytest.param("lmdb", {}, {}, marks=_NIGHTLY),
         ("lmdb", {"weak": True, "slow": True}, _SPECULATION),
         ("postgresql", {"slow": True}, _SPECULATION | _ALLOCATION),
+        ("s3", {}, {f"spark.executorEnv.{name}": value for name, value in ENVIRONMENT.items()}),
     ],
-    ids=["LMDB", "LMDB, weak productions, speculation", "PostgreSQL, speculation, dynamic allocation"],
+    ids=[
+        *("LMDB", "LMDB, weak productions, speculation", "PostgreSQL, speculation, dynamic allocation"),
+        "object storage, workers with disks of their own",
+    ],
 )
 def test_lost_executors_and_workers_do_not_show(
     store: str,
@@ -90,7 +95,11 @@ def test_lost_executors_and_workers_do_not_show(
     tmp_path: Path,
 ) -> None:
     """The driver is a process of its own; executors have a Python without this package."""
-    url = request.getfixturevalue("postgres").make_database("on-a-cluster") if store == "postgresql" else ""
+    url = ""
+    if store == "postgresql":
+        url = request.getfixturevalue("postgres").make_database("on-a-cluster")
+    elif store == "s3":
+        url = request.getfixturevalue("s3").url("tests", "on-a-cluster")
     environment = driver_environment(python_without(tmp_path), settings)
     given = {**_OPTIONS, "master": cluster.master, **options}
     victim = Victim(short_source, tmp_path, given, store=url, env=environment)

@@ -138,6 +138,7 @@ def _start(folder: Path, *command: str, host: str = "127.0.0.1") -> subprocess.P
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
+        "MILLWHEEL_COPIES": str(folder / f"copies-{host}"),  # as if each had a disk of its own
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": _quick_java(),
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # its port is the same for everybody
