@@ -40,6 +40,7 @@ _TIME_LIMITS = {  # seconds, of a full run
     "io": 1_200,
     "memory": 2_400,
     "postgres": 1_200,
+    "objects": 1_200,
     "manykeys": 2_400,
     "soak": 5_400,
 }
@@ -153,6 +154,8 @@ def _parser() -> argparse.ArgumentParser:
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("postgres", "windowed counts by key: PostgreSQL, LMDB and transformWithState")
+    command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    command = add("objects", "windowed counts by key: object storage and LMDB, and the requests it takes")
     command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
     command = add("manykeys", "an epoch that touches 1,000 of many keys in PostgreSQL")
     command.add_argument("--keys", type=int, help="how many keys (default: 20,000,000)")

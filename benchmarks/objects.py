@@ -18,8 +18,16 @@ from benchmarks.throughput import CASES, QUICK_CASES, Case, Comparison, summary
 from tests.servers.s3 import ENVIRONMENT, Server, server
 
 _TARGETS = (0.85, 0.7)  # of LMDB, with few keys and with many
-_PRICES = {"PUT": 5e-6, "GET": 0.4e-6, "HEAD": 0.4e-6, "LIST": 5e-6, "DELETE": 0.0}
+_PRICES = {"PUT": 5e-6, "GET": 0.4e-6, "LIST": 5e-6, "DELETE": 0.0}
 """Dollars for a request, at the list prices of S3 Standard in us-east-1."""
+
+_KINDS = {
+    "PutObject": "PUT",
+    "GetObject": "GET",
+    "HeadObject": "GET",
+    "ListObjects": "LIST",
+    "Delete": "DELETE",
+}
 
 
 def run(*, quick: bool = False, rounds: int = 3) -> dict[str, Any]:
@@ -42,8 +50,8 @@ def run(*, quick: bool = False, rounds: int = 3) -> dict[str, Any]:
     for case in cases:
         judged = "not judged" if quick else results.verdict(bool(case["passed"]))
         print(
-            f"{judged}  {case['keys']:,} keys: {case['of_lmdb']:.2f} of LMDB (target {case['target']}); for a "
-            f"million records {case['requests']}, {case['dollars']:.4f} dollars"
+            f"{judged}  {case['keys']:,} keys: {case['of_lmdb']:.2f} of LMDB (target {case['target']}); for "
+            f"a million records {case['requests']}, {case['dollars']:.4f} dollars"
         )
     return result
 
@@ -87,10 +95,8 @@ def _requests(log: Path) -> Counter[str]:
     if not log.exists():
         return found
     for line in log.read_text().splitlines():
-        if "ListObjects" in line or "list-type=2" in line:
-            found["LIST"] += 1
-            continue
-        for method in ("PUT", "GET", "HEAD", "DELETE"):
-            if f'"{method} ' in line:
-                found[method] += 1
+        for operation, kind in _KINDS.items():
+            if f" s3_{operation}" in line:
+                found[kind] += 1
+                break
     return found

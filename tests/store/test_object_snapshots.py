@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from millwheel.errors import StoreError
 from millwheel.store.base import Snapshot, read
 from millwheel.store.objects.object_store import ObjectStore
 from millwheel.store.objects.shard import ObjectShard
+from millwheel.store.objects.working_copy import remove_unused
 from tests.store.conftest import Host
 from tests.store.driving import contents
 
@@ -78,6 +81,31 @@ def test_a_copy_that_is_damaged_while_it_is_read_is_made_again(host: Host, tmp_p
         return dict(snapshot.scan(b"a", b"z"))
 
     assert read(store.shards[0], look) == expected
+
+
+def test_a_copy_that_nobody_uses_is_removed_and_nothing_else(host: Host, tmp_path: Path) -> None:
+    store = host("one")
+    store.shards[0].write([(b"a", b"1")])
+    folder = tmp_path / "copies-one"
+    (used,) = folder.iterdir()
+    of_another_start = folder / f"{'0' * 32}-{'0' * 32}"
+    not_ours = [folder / "my-data", folder / f"{'0' * 32}-{'1' * 32}"]
+    for path in (of_another_start, *not_ours):
+        path.mkdir()
+        (path / "file").write_text("")
+    (of_another_start / "journal.filling").write_text("")
+    remove_unused(folder)
+    assert sorted(folder.iterdir()) == sorted([used, *not_ours])
+    long_ago = time.time() - 30 * 24 * 3600
+    os.utime(used, (long_ago, long_ago))
+    store.shards[0].write([(b"a", b"2")])  # it is in use, though nobody has opened it for long
+    remove_unused(folder)
+    assert used.exists()
+    store.close()
+    for path in (used, *used.glob("*.writing")):
+        os.utime(path, (long_ago, long_ago))
+    remove_unused(folder)
+    assert sorted(folder.iterdir()) == sorted(not_ours)
 
 
 def test_handles_and_threads_of_one_process_share_a_copy(host: Host) -> None:

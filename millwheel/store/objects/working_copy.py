@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -31,6 +32,7 @@ COPIES = "MILLWHEEL_COPIES"
 """The variable of the environment that names the folder of working copies."""
 _MAP = 256 << 20  # address space, not disk; it doubles when it is full
 _COURTESY = 10.0  # seconds to wait for other writers of this host; waiting on would not make it safer
+_OURS = re.compile(r"[0-9a-z]+-[0-9a-f]{32}")  # a start of the machine, and the identity of a store
 _UNUSED = 7 * 24 * 3600  # seconds after which a copy that nobody opens is removed
 
 
@@ -71,10 +73,19 @@ def copies_folder() -> Path:
 
 
 def remove_unused(folder: Path) -> None:
-    """Removes the copies that nobody has opened for a week, or since the machine was started."""
-    for path in folder.glob("*-*"):
+    """Removes the copies that nobody has used for a week, or since the machine was started.
+
+    Nothing else is: the folder is one that a user may have named.
+    """
+    if not folder.is_dir():
+        return
+    boot = _boot()
+    for path in folder.iterdir():
         with suppress(OSError):
-            if not path.name.startswith(f"{_boot()}-") or time.time() - path.stat().st_mtime > _UNUSED:
+            if not _OURS.fullmatch(path.name) or not any(path.glob("*.filling")):
+                continue
+            used = max(each.stat().st_mtime for each in (path, *path.glob("*.writing")))
+            if not path.name.startswith(f"{boot}-") or time.time() - used > _UNUSED:
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -207,6 +218,7 @@ class WorkingCopy:
             private_folder(self._folder)
             handle = os.open(self._folder / f"{self._name}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            os.utime(handle)  # the copy is in use
             if most is None:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             else:
