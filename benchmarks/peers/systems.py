@@ -87,10 +87,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.fspath(_ROOT) + (os.pathsep + path if path else "")}
 
 
-def _millwheel(source: data.Input, work: Path, batch: int) -> Commands:
-    module = "benchmarks.pipelines.windows_run"
-    places = [os.fspath(place) for place in (source.folder, work / "out", work / "store")]
-    return [[sys.executable, "-m", module, *places, str(CORES)]]
+def _millwheel(way: str) -> Prepare:
+    def prepare(source: data.Input, work: Path, batch: int) -> Commands:
+        module = "benchmarks.pipelines.windows_run"
+        places = [os.fspath(place) for place in (source.folder, work / "out", work / "store")]
+        return [[sys.executable, "-m", module, *places, str(CORES), way]]
+
+    return prepare
 
 
 def _plain(way: str) -> Prepare:
@@ -162,8 +165,14 @@ def _joined(source: data.Input) -> Path:
 SYSTEMS = (
     System(
         "millwheel",
-        _millwheel,
+        _millwheel("computation"),
         lambda work: windows.read(work / "out"),
+        "exactly once, durable with every epoch",
+    ),
+    System(
+        "millwheel, operators",
+        _millwheel("operators"),
+        lambda work: windows.read_operators(work / "out"),
         "exactly once, durable with every epoch",
     ),
     System(
@@ -183,6 +192,12 @@ SYSTEMS = (
         _bytewax,
         lambda work: data.read_windows((work / "out").glob("*.jsonl")),
         "exactly once for files, a snapshot a second",
+    ),
+    System(
+        "Spark groupBy",
+        _spark("groupBy"),
+        transform_with_state.read_windows,
+        "exactly once, durable with every batch",
     ),
     System(
         "transformWithState",

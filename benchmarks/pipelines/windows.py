@@ -34,6 +34,23 @@ def pipeline(pattern: str, out: os.PathLike[str]) -> mw.Pipeline:
     return p
 
 
+def operators(pattern: str, out: os.PathLike[str]) -> mw.Pipeline:
+    """The same job, in operators."""
+    p = mw.Pipeline("throughput")
+    queries = p.inject("queries", mw.injectors.Files(pattern, timestamp="time", slack=data.DISORDER))
+    counted = queries.key_by("query").window(mw.windows.tumbling(mw.SECOND)).count("windows")
+    counted.sink(mw.sinks.JsonLines(out))
+    return p
+
+
+def read_operators(out: os.PathLike[str]) -> Counter[data.Window]:
+    """What the sink has of windows that operators made."""
+    counts: Counter[data.Window] = Counter()
+    for record in mw.sinks.JsonLines(out).records():
+        data.add_window(counts, (record.key, record.value["start"] // mw.SECOND), record.value["count"])
+    return counts
+
+
 def read(out: os.PathLike[str]) -> Counter[data.Window]:
     """What the sink has; a window's timestamp is its end."""
     counts: Counter[data.Window] = Counter()

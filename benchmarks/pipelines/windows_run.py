@@ -1,6 +1,6 @@
 """The windowed count on millwheel, as a process of its own: what a user would run.
 
-python -m benchmarks.pipelines.windows_run SOURCE OUT STORE CORES
+python -m benchmarks.pipelines.windows_run SOURCE OUT STORE CORES {computation,operators}
 """
 
 from __future__ import annotations
@@ -15,5 +15,6 @@ from millwheel.spark.session import local_session
 if __name__ == "__main__":
     pattern = str(Path(sys.argv[1]) / "*.jsonl")
     spark = local_session(f"local[{sys.argv[4]},4]")
-    mw.run(windows.pipeline(pattern, Path(sys.argv[2])), store=sys.argv[3], spark=spark, progress=False)
+    make = windows.operators if sys.argv[5:] == ["operators"] else windows.pipeline
+    mw.run(make(pattern, Path(sys.argv[2])), store=sys.argv[3], spark=spark, progress=False)
     spark.stop()

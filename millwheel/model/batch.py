@@ -40,6 +40,8 @@ class RecordBatch:
     """By name: a field of each value, read without decoding the rest."""
     packed: bool = False
     """Whether each of the values is its MessagePack bytes."""
+    own_json: bool = False
+    """Whether the lines of JSON are our own: a sink may write them as they are."""
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -84,7 +86,7 @@ class RecordBatch:
             return
         if not count:
             self.packed = other.packed
-            self.json = None if other.json is None else []
+            self.json, self.own_json = None if other.json is None else [], other.own_json
             self.fields = None if other.fields is None else {name: [] for name in other.fields}
         if self.json is not None and other.json is not None:
             if len(self.values) == count and len(other.values) == more:
@@ -92,6 +94,7 @@ class RecordBatch:
             else:
                 self.values = []
             self.json += other.json
+            self.own_json &= other.own_json
         elif self.packed and other.packed:
             self.values += other.values
         else:
@@ -130,6 +133,7 @@ class RecordBatch:
             None if self.json is None else taken(self.json),
             None if self.fields is None else {name: taken(column) for name, column in self.fields.items()},
             self.packed,
+            self.own_json,
         )
 
     def truncate(self, length: int) -> None:

@@ -42,3 +42,9 @@ class Sink:
     ) -> bool:
         """What `write` does, without an object for each record; False: `write` is asked."""
         return False
+
+    def _write_json(
+        self, epoch: int, shard: int, keys: Sequence[str], timestamps: Sequence[int], lines: Sequence[bytes]
+    ) -> bool:
+        """What `write_columns` does, of values as JSON of our own; False: that is asked."""
+        return False

@@ -78,19 +78,20 @@ def pack_columns(batch: RecordBatch, counts: list[int] | None = None) -> bytes:
     json, times = batch.json, batch.timestamps
     data = array("q", times).tobytes() if isinstance(times, list) else times.tobytes()
     values = batch.packed_values() if json is None else b"\n".join(json)
-    return pack_plain([batch.keys, data, batch.ids, json is not None, values, counts])
+    form = 0 if json is None else 2 if batch.own_json else 1
+    return pack_plain([batch.keys, data, batch.ids, form, values, counts])
 
 
 def unpack_columns(data: Bytes) -> tuple[RecordBatch, list[int] | None]:
     """The inverse of `pack_columns`; values that came packed are objects."""
-    keys, times, ids, is_json, values, counts = unpack(data)
+    keys, times, ids, form, values, counts = unpack(data)
     numbers = array("q")
     numbers.frombytes(times)
     if counts is not None:
         keys = list(chain.from_iterable(map(repeat, keys, counts)))
-    if is_json:
+    if form:
         lines = values.split(b"\n") if numbers else []
-        return RecordBatch(numbers.tolist(), [], ids, keys, json=lines), counts
+        return RecordBatch(numbers.tolist(), [], ids, keys, json=lines, own_json=form == 2), counts
     return RecordBatch(numbers.tolist(), unpack(values), ids, keys), counts
 
 

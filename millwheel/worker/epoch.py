@@ -235,6 +235,10 @@ def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes
 
 def _write(sink: Sink, epoch: int, batch: Batch) -> None:
     columns = batch.columns
+    if columns.own_json and columns.json is not None:
+        keys, times = columns.key_column(), columns.timestamps
+        if sink._write_json(epoch, batch.shard, keys, times, columns.json):
+            return
     values = columns.objects()
     if not sink.write_columns(epoch, batch.shard, columns.key_column(), columns.timestamps, values):
         sink.write(epoch, batch.shard, batch.records())

@@ -8,11 +8,13 @@ back; of windows that the watermark has reached the row is read, emitted as one 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from millwheel.errors import CodecError, StoreError, UserCodeError
@@ -52,6 +54,8 @@ from millwheel.worker.keyed import hot_key, user_error
 from millwheel.worker.partials import Sent, received
 from millwheel.worker.report import NodeReport
 from millwheel.worker.timer_index import BYTES, ROWS, WATERMARK_TIMERS, Tablets
+
+_json = msgspec.json.Encoder().encode
 
 _PIECE = 256  # records between two looks at the clock, where a user's own function reads their fields
 
@@ -351,13 +355,22 @@ class WindowRun:
         except Exception as error:
             raise self._without_result(end, keys, columns, error) from error
         output = self._context.outputs[folding.stream]
-        try:
-            output.values += packed_values(folding, start, keys, results)
-        except Exception as error:
-            raise CodecError(
-                f"computation {self._context.node.name!r}, stream {folding.stream!r}: a value of the window "
-                f"that begins at {start} cannot be encoded: {error}"
-            ) from error
+        lines = None if output.values else json_values(folding, start, keys, results)
+        if lines is not None:
+            if output.json is None:
+                output.json, output.packed, output.own_json = [], False, True
+            output.json += lines
+        else:
+            if output.json is not None:  # before this one all windows had a form in JSON
+                output.values = list(map(pack, output.objects()))
+                output.json, output.packed, output.own_json = None, True, False
+            try:
+                output.values += packed_values(folding, start, keys, results)
+            except Exception as error:
+                raise CodecError(
+                    f"computation {self._context.node.name!r}, stream {folding.stream!r}: a value of the "
+                    f"window that begins at {start} cannot be encoded: {error}"
+                ) from error
         output.timestamps += [min(end - 1, MAX_TIME)] * len(keys)
         output.keys += keys  # type: ignore[operator]  # productions have keys
 
@@ -437,6 +450,34 @@ class _Reading:
         context.key = key
         context.hand = Record(value, time, key, arrivals.streams[position], arrivals.id(position), late)
         return user_error(context, error)
+
+
+def json_values(
+    folding: Folding, start: int, keys: list[str], results: list[list[Any]]
+) -> list[bytes] | None:
+    """The same as lines of JSON, which a sink may write as they are; None where JSON would change one."""
+    for column in results:
+        kinds = set(map(type, column))
+        numbers = [number for number in column if number is not None] if type(None) in kinds else column
+        if not kinds <= {int, float, type(None)} or (kinds & {int, float} and not _carried(numbers)):
+            return None
+    middle = b',"start":%d,"end":%d' % (start, start + folding.size)
+    try:
+        parts = [[b'{"key":' + text + middle for text in map(_json, keys)]]
+        for folded, column in zip(folding.folds, results, strict=True):
+            label = b"," + _json(folded.name) + b":"
+            parts.append([label + text for text in map(_json, column)])
+    except UnicodeEncodeError:  # half a character
+        return None
+    parts.append([b"}"] * len(keys))
+    return list(map(b"".join, zip(*parts, strict=True)))
+
+
+def _carried(numbers: list[Any]) -> bool:
+    """Whether numbers come back from JSON as they were."""
+    if not math.isfinite(sum(numbers)):
+        return False
+    return bool(min(numbers) >= -(2**63) and max(numbers) < 2**63)
 
 
 def packed_values(folding: Folding, start: int, keys: list[str], results: list[list[Any]]) -> list[bytes]:

@@ -65,3 +65,28 @@ def test_records_of_files_are_added_up_where_they_are_read(
     assert seen[0] == seen[1]
     assert seen[0][0][2]["out"] > 0, "some came too late for all of their windows"
     assert blobs
+
+
+@pytest.mark.parametrize("odd", [None, "\ud800", 'quote " and \\', "ü\n"])
+def test_a_sink_writes_the_same_lines_in_either_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str | None
+) -> None:
+    values: list[Any] = [1, 2.5, -0.0, None, 1e300, 2**63 - 1, 2**62, 7]
+    written = []
+    for by_columns in (True, False):
+        monkeypatch.setattr(foldings, "BY_COLUMNS", by_columns)
+        p = mw.Pipeline("written")
+        records = [
+            mw.Record(value={"k": odd or f"k{n}", "n": value}, timestamp=n * 10)
+            for n, value in enumerate(values)
+        ]
+        windowed = p.inject("in", mw.injectors.Records(records)).key_by("k").window(mw.windows.tumbling(10))
+        sink = mw.sinks.JsonLines(tmp_path / str(by_columns))
+        windowed.aggregate("out", n=mw.agg.sum("n"), m=mw.agg.mean("n")).sink(sink)
+        driver, executor = take(p, open_store("memory:"), begins=True)
+        run_to_the_end(driver, executor)
+        driver.close()
+        files = sorted((tmp_path / str(by_columns)).glob("part-*.jsonl"))
+        written.append(sorted(line for file in files for line in file.read_bytes().splitlines()))
+    assert len(written[0]) == len(values)
+    assert written[0] == written[1]
