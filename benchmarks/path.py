@@ -3,7 +3,7 @@
 An alternative replaces one special case by the plain way, in this process, by patching: the product has no
 switch for it. The windowed count of `benchmarks.profile` runs in turns as it is and with one alternative, and
 the CPU time of the two is compared: the median over the rounds of each round's ratio. A special case that
-wins less than five percent in every case is not worth its code.
+wins less than five percent in every case is not worth its code: see ``docs/decisions/0015-one-path.md``.
 """
 
 from __future__ import annotations
@@ -173,6 +173,14 @@ def _places_of_each(keys: list[Any], table: Sequence[int], nobody: int) -> list[
     return [table[tablet] for tablet in tablets_of(keys)]
 
 
+def _by_tablet(batch: mw.RecordBatch) -> list[tuple[mw.RecordBatch, None]]:
+    positions: list[list[int]] = [[] for _ in range(keys.TABLETS + 1)]
+    places = route._places(batch.key_column(), range(keys.TABLETS), keys.TABLETS)
+    for position, place in enumerate(places):
+        positions[place].append(position)
+    return [(batch.take(mine), None) for mine in positions[:-1]]
+
+
 _send = inject.Injection._send
 _NEVER = 10**12
 
@@ -200,6 +208,7 @@ def _few(case: Case) -> bool:
 ALTERNATIVES = {
     "nothing": Alternative(list),
     "no key-grouped sections": Alternative(lambda: [(route, "_OFTEN", _NEVER)], _few),
+    "no NumPy": Alternative(lambda: [(route, "_by_tablet", _by_tablet)], lambda case: case.large),
     "no sections by tablet": Alternative(lambda: [(route, "_MANY", _NEVER)], lambda case: case.large),
     "tablets of each record": Alternative(lambda: [(route, "_places", _places_of_each)]),
     "no reading of fields": Alternative(

@@ -44,7 +44,12 @@ PARTS = {
         "worker/route.py:finish",
         "worker/envelope.py",
     ),
-    "unpack": ("worker/inbox.py", "worker/envelope.py:unpack_section", "worker/envelope.py:_numbers"),
+    "unpack": (
+        "worker/inbox.py",
+        "worker/envelope.py:unpack_section",
+        "worker/envelope.py:unpack_columns",
+        "worker/gather.py",
+    ),
     "load": (
         "store/lmdb/environment.py:get_each",
         "store/lmdb/environment.py:get",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import data, growth, guarantees, latency, profile, recovery, sweeps
+from benchmarks import data, growth, guarantees, latency, path, profile, recovery, sweeps
 from benchmarks.__main__ import NAMES, catalogue
 from benchmarks.pace import Pace
 
@@ -98,3 +98,10 @@ def test_a_killed_driver_is_followed_by_new_output(tmp_path: Path) -> None:
     found = recovery.measure(tmp_path / "work", keys=500, rounds=1)
     assert len(found["seconds"]) == 1
     assert found["median"] > 0
+
+
+@pytest.mark.parametrize("name", path.ALTERNATIVES)
+def test_the_plain_ways_of_a_path_are_taken_and_run(name: str, tmp_path: Path) -> None:
+    job = path.Job(path.Case(10, 20), tmp_path / "in")
+    with path.ALTERNATIVES[name].applied():
+        assert job.run() > 0
