@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from millwheel.master.commit_entry import Holder
 from millwheel.master.journal import Committed, Partition
@@ -58,6 +58,11 @@ class Sources:
         """By injector: the partition that holds its watermark, where, and why."""
         self.held_back = False
         """Whether the limit of skew kept something from being read."""
+
+    @property
+    def partitions(self) -> Mapping[SourceName, Mapping[str, Partition]]:
+        """By injector and partition: how far it has been read, as of the last commit."""
+        return self._partitions
 
     def tell_again(self) -> None:
         """Tells the injectors what was committed: the last driver may have died before it did."""

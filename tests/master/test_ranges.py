@@ -115,6 +115,6 @@ def test_partitions_without_slack_are_all_read_however_little_room_an_epoch_has(
         ranges = sources.choose(500, 2, 4_000, mw.MAX_TIME)
         for item in ranges:
             read[item.partition] += item.end - (item.start or 0)
-            sources._partitions[name][item.partition].offset = item.end
+            sources.partitions[name][item.partition].offset = item.end
     assert len(read) == 20
     assert max(read.values()) <= 2 * min(read.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import millwheel as mw
+from millwheel.master.clock import WallClock
 from millwheel.master.driver import Driver
 from millwheel.master.ending import Ending, Start
 from millwheel.master.local_executor import LocalExecutor
@@ -23,7 +24,7 @@ def take(
     *,
     owner: str = "a test",
     slots: int = 1,
-    clock: Callable[[], int] = lambda: 0,
+    clock: WallClock | Callable[[], int] = lambda: 0,
     start: Start = Start.RECOVERY,
     ending: Ending = Ending.CLOSE,
     **options: Any,

@@ -58,7 +58,7 @@ class Reading:
                 return epoch
             self.driver.run(plan, self.executor)
             newest = max(
-                state.newest for found in self.driver.sources._partitions.values() for state in found.values()
+                state.newest for found in self.driver.sources.partitions.values() for state in found.values()
             )
             low = self.driver.authority.lows["C"]
             if low > mw.MIN_TIME:
