@@ -28,8 +28,6 @@ SECOND = 1_000_000
 BEGIN = 1_300_000_000 * SECOND
 MARKED = "query-marked"
 MARKED_TIME = BEGIN + 123_457
-NEVER = 2**60
-"""Beyond it are the times that mean the beginning and the end of everything."""
 APPLICATION = "zeitgeist"
 WALKS = ("record", "watermark", "timer", "commit")
 
@@ -94,8 +92,7 @@ class Tracer:
 
     def __init__(self, package: str, marks: dict[str, Callable[[Any], bool]]) -> None:
         self._package = package + os.sep
-        self._watermarks: set[int] = set()
-        self._marks = {**marks, "watermark": _marked_by_time(self._watermarks)}
+        self._marks = marks
         self.files: dict[str, set[str]] = {walk: set() for walk in WALKS}
         self.crossings: dict[str, set[tuple[str, str]]] = {walk: set() for walk in WALKS}
 
@@ -110,8 +107,6 @@ class Tracer:
                 self._note_stack(frame)
         else:
             passed = [given]
-            if code.co_name == "low_watermark" and "/injectors/" in code.co_filename and abs(given) < NEVER:
-                self._watermarks.add(given)
         for walk, is_marked in self._marks.items():
             if any(_holds(each, is_marked) for each in passed):
                 self._note(walk, frame)
@@ -170,13 +165,12 @@ def _marked_by_text(*texts: str) -> Callable[[Any], bool]:
     return is_marked
 
 
-def _marked_by_time(times: set[int]) -> Callable[[Any], bool]:
+def _marked_by_time(time: int) -> Callable[[Any], bool]:
     def is_marked(value: Any) -> bool:
         if isinstance(value, int):
-            return value in times
+            return value == time
         if isinstance(value, bytes | bytearray | memoryview) and len(value) < _ENCODED:
-            data = bytes(value)
-            return any((time + _BIAS).to_bytes(8, "big") in data for time in times)
+            return (time + _BIAS).to_bytes(8, "big") in bytes(value)
         return False
 
     return is_marked
@@ -193,7 +187,8 @@ def _trace() -> dict[str, Any]:
         os.path.dirname(os.path.abspath(millwheel.__file__)),
         {
             "record": _marked_by_text(MARKED),
-            "timer": _marked_by_time({window}),
+            "watermark": _marked_by_time(newest - data.DISORDER),
+            "timer": _marked_by_time(window),
         },
     )
     with tempfile.TemporaryDirectory() as work:
@@ -201,12 +196,13 @@ def _trace() -> dict[str, Any]:
         folder.mkdir()
         lines = [{"time": BEGIN + number * 11, "query": f"query-{number}"} for number in range(_RECORDS)]
         lines[_RECORDS // 2] = {"time": MARKED_TIME, "query": MARKED}
-        lines.append({"time": newest, "query": "last"})
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / "log-0000.jsonl").write_text(text)
-        profile._EPOCH = _RECORDS * 2 // 3  # so that a watermark is neither the first nor the last there is
+        later = [{"time": newest + number, "query": f"query-{number}"} for number in range(_RECORDS)]
+        for number, part in enumerate((lines, later)):  # what the second begins with is the first's watermark
+            text = "".join(json.dumps(line) + "\n" for line in part)
+            (folder / f"log-{number}.jsonl").write_text(text)
+        profile._EPOCH = _RECORDS
         sys.setprofile(tracer)
-        profile.profile(data.Input(folder, _RECORDS, _RECORDS, 1), Path(work))
+        profile.profile(data.Input(folder, _RECORDS, 2 * _RECORDS, 2), Path(work))
         sys.setprofile(None)
     return {
         walk: {
