@@ -24,7 +24,7 @@ def run(*, quick: bool = False, rounds: int = 7) -> dict[str, Any]:
     assert place is not None, "a user without a home has no cache folder"
     if class_archive.Archive(place).find() is None:
         _start("on")
-        program = f"from millwheel.spark import archive; archive.make({os.fspath(place)!r})"
+        program = f"from millwheel.warm_up import make; make({os.fspath(place)!r})"
         subprocess.run([sys.executable, "-c", program], check=True, cwd=_ROOT)
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in _SWITCHES}
     for _ in range(rounds):

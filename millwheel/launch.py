@@ -27,13 +27,13 @@ from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS
 from millwheel.model.pipeline import Pipeline
+from millwheel.model.state_codecs import codecs_of
 from millwheel.objects import is_object_url
 from millwheel.store.base import Store
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
 from millwheel.store.scratch import MEMORY, Scratch
 from millwheel.watch.history import Recorder
-from millwheel.watch.key_view import codecs_of
 from millwheel.watch.progress import Progress, place
 from millwheel.watch.view import look
 

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.model.pipeline import Pipeline
+from millwheel.model.state_codecs import codecs_of
 from millwheel.store.open import open_to_read
 from millwheel.watch import text
 from millwheel.watch.explain import explain
-from millwheel.watch.key_view import codecs_of, inspect
+from millwheel.watch.key_view import inspect
 from millwheel.watch.view import Viewer, look
 
 LoadPipeline = Callable[[str], Pipeline]

@@ -220,11 +220,11 @@ def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
     until its first query."""
     found = load_pipeline(pipeline) if pipeline is not None else None
     if importlib.util.find_spec("pyarrow") is not None:
-        from millwheel.watch.dump import export
+        from millwheel.watch.history_tables import export
 
         return export(store, folder, found)
     from millwheel.spark.session import local_session
-    from millwheel.spark.store_reader import export as export_with_spark
+    from millwheel.tables import export as export_with_spark
 
     return export_with_spark(local_session(), store, folder, found)
 

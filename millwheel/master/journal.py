@@ -34,7 +34,7 @@ from millwheel.model.names import Sender, SourceName, source_name
 from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
 from millwheel.store.keyspace import FORMAT, after, check_format, partition_key
-from millwheel.store.tools.copy import refuse_unfinished
+from millwheel.store.unfinished import refuse_unfinished
 from millwheel.worker.commit import weak_levels
 from millwheel.worker.plan import Plan
 

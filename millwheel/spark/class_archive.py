@@ -16,15 +16,13 @@ import logging
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import xxhash
@@ -40,7 +38,6 @@ _ROOM = 1 << 30  # bytes free: an archive has 150 million, and nobody's disk is 
 _MEMORY = 2 << 30  # bytes free: the process that makes it takes 700 million, which a run may need
 _UNUSED = 30 * 86_400  # seconds after which an archive of another version is removed
 _AGAIN = 86_400  # seconds before another try, after one that failed
-_LONGEST = 300  # seconds that making one may take; it takes 15 when nothing else runs
 
 _CLASS_PATH = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH", "JAVA_TOOL_OPTIONS")
 
@@ -93,8 +90,8 @@ class Archive:
                     return None
             package = os.fspath(Path(__file__).parents[2])
             program = (
-                f"import sys; sys.path.insert(0, {package!r}); from millwheel.spark import archive; "
-                f"archive.make({os.fspath(self.folder)!r})"
+                f"import sys; sys.path.insert(0, {package!r}); from millwheel.warm_up import make; "
+                f"make({os.fspath(self.folder)!r})"
             )
             nothing = subprocess.DEVNULL
             # A process group of its own: Ctrl-C is not meant for it, and it may outlive a short run.
@@ -116,8 +113,11 @@ class Archive:
             return False
         return not any(self.folder.glob(f"{self.key}-*.jsa"))
 
-    def make(self) -> Path | None:
-        """Makes the archive in this process; None where another one does, or where it failed."""
+    def make(self, run: Callable[[Path], None]) -> Path | None:
+        """Makes the archive in this process; None where another one does, or where it failed.
+
+        ``run`` runs a pipeline in a JVM that writes its classes to the file that it is given.
+        """
         with _alone(self.folder / f"{self.key}.lock") as mine:
             if not mine or not self._missing():
                 return None
@@ -127,7 +127,7 @@ class Archive:
                 shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f"{self.key}.making-", dir=self.folder) as place:
                 made = Path(place) / "classes.jsa"
-                _run_a_pipeline(made)
+                run(made)
                 if not made.exists() or not made.stat().st_size:
                     return None
                 path = self.folder / f"{self.key}-{_hash(made)}.jsa"
@@ -143,46 +143,12 @@ class Archive:
                 path.unlink(missing_ok=True)
 
 
-def make(place: str) -> None:
-    """Makes the archive, at the lowest priority: what the background process runs."""
-    os.nice(19)
-    signal.alarm(_LONGEST)
-    Archive(Path(place)).make()
-
-
 def main() -> None:
     """Makes this user's archive, unless there is one: ``python -m millwheel.spark.class_archive``."""
     kept = archive()
     process = None if kept is None else kept.make_later()
     if process is not None:
         process.wait()
-
-
-def _run_a_pipeline(made: Path) -> None:
-    """Runs compact and wide epochs, and a query, in a JVM that writes its classes to a file when it ends."""
-    import millwheel as mw
-    from millwheel.spark.session import local_context, local_session
-
-    os.environ[SWITCH] = "off"
-    context = local_context(settings={"spark.driver.memory": "512m"}, java=f"-XX:ArchiveClassesAtExit={made}")
-    local_session().range(10).collect()
-
-    class Copy(mw.Computation):
-        def process_record(self, record: mw.Record) -> None:
-            self.produce("copies", record.value)
-
-    records = [mw.Record(value="x" * 1_000, timestamp=at) for at in range(1_000)]
-    for compact in (0, 4_000):
-        pipeline = mw.Pipeline("classes")
-        pipeline.inject("records", mw.injectors.Records(records))
-        pipeline.add(Copy(), inputs={"records": lambda record: str(record.timestamp)}, outputs=["copies"])
-        pipeline.sink("copies", mw.sinks.Collect())
-        mw.run(pipeline, store="memory:", compact_below=compact, progress=False)
-    gateway: Any = context._gateway
-    context.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # at its end the JVM ends, and writes
-    gateway.proc.wait()
 
 
 def _key() -> str:

@@ -4,35 +4,71 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from pyspark.sql import Column, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from millwheel.errors import MillWheelError, StoreError
 from millwheel.model.codec import Codec
 from millwheel.model.keys import TABLETS
 from millwheel.model.pipeline import Pipeline
+from millwheel.model.state_codecs import codecs_of
 from millwheel.model.time import SECOND
 from millwheel.spark.tasks import dumps, reading
+from millwheel.store.base import Store
 from millwheel.store.lmdb import manifest
 from millwheel.store.open import open_to_read
-from millwheel.tables import NAMES, Tables
-from millwheel.watch.dump import LONGEST, SCHEMAS, small_tables, states, timers
-from millwheel.watch.key_view import codecs_of
+from millwheel.store.tools.export import LONGEST, SCHEMAS, states, timers
+
+NAMES = ("state", "timers", "watermarks", "intervals", "epochs")
 
 
-def read(spark: SparkSession, where: str, pipeline: Pipeline | None) -> Tables:
+@dataclass(frozen=True)
+class Tables:
+    """What a store holds. Times are microseconds since 1970, and beside them Spark's timestamps.
+
+    ``state`` and ``timers`` are read when they are queried, each tablet at a moment; the others are small,
+    and are as they were when the store was read.
+    """
+
+    state: DataFrame
+    """computation, key, tablet, codec, state (JSON), data (as it is in the store), bytes"""
+    timers: DataFrame
+    """computation, key, kind (watermark, wall, hold, or record: one that waits, its tag is its stream), tag,
+    time, timestamp"""
+    watermarks: DataFrame
+    """the last minutes: time, timestamp, epoch, computation, low_watermark, lag, counts"""
+    intervals: DataFrame
+    """level, first, last, slot, shard, busy, records_per_second, hot key, rows, bytes, timers, holds"""
+    epochs: DataFrame
+    """the last ones: epoch, began, timestamp, seconds, records, compact, phases (seconds by name)"""
+
+    def create_views(self, prefix: str = "") -> None:
+        """Makes them known to SQL as temporary views of their names."""
+        for name in NAMES:
+            getattr(self, name).createOrReplaceTempView(prefix + name)
+
+
+@dataclass(frozen=True)
+class History:
+    """How the tables of a pipeline's history are read: by what is above this package, in an executor."""
+
+    schemas: dict[str, str]
+    read: Callable[[Store], dict[str, list[tuple[Any, ...]]]]
+
+
+def read(spark: SparkSession, where: str, pipeline: Pipeline | None, history: History) -> Tables:
     """The tables of a store; the small ones are read at once."""
     address = _address(where)
     codecs = dumps(codecs_of(pipeline)) if pipeline is not None else None
     context = spark.sparkContext
-    found = context.parallelize([0], 1).mapPartitions(_Journal(address)).collect()[0]
+    found = context.parallelize([0], 1).mapPartitions(_Journal(address, history.read)).collect()[0]
     if isinstance(found, str):
         raise StoreError(found)
     # Twice the cores: the last of the tasks does not keep the others waiting for long.
@@ -40,7 +76,7 @@ def read(spark: SparkSession, where: str, pipeline: Pipeline | None) -> Tables:
     pending = spark.createDataFrame(
         tablets.mapPartitions(_Timers(address)), SCHEMAS["timers"], verifySchema=False
     )
-    marks = spark.createDataFrame(found["watermarks"], SCHEMAS["watermarks"])
+    marks = spark.createDataFrame(found["watermarks"], history.schemas["watermarks"])
     return Tables(
         state=spark.createDataFrame(
             tablets.mapPartitions(_States(address, codecs)), SCHEMAS["state"], verifySchema=False
@@ -53,20 +89,22 @@ def read(spark: SparkSession, where: str, pipeline: Pipeline | None) -> Tables:
                 (F.col("time") - F.col("low_watermark")) / SECOND,
             ),
         ),
-        intervals=spark.createDataFrame(found["intervals"], SCHEMAS["intervals"]),
-        epochs=spark.createDataFrame(found["epochs"], SCHEMAS["epochs"]).withColumn(
+        intervals=spark.createDataFrame(found["intervals"], history.schemas["intervals"]),
+        epochs=spark.createDataFrame(found["epochs"], history.schemas["epochs"]).withColumn(
             "timestamp", _timestamp("began")
         ),
     )
 
 
-def export(spark: SparkSession, where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
+def export(
+    spark: SparkSession, where: str, folder: str, pipeline: Pipeline | None, history: History
+) -> dict[str, int]:
     """Writes the tables of a store to a folder as Parquet; the rows of each.
 
     The tables are written at the same time, and counted while they are written: with few rows most of the
     time goes into the jobs, not the rows.
     """
-    tables = read(spark, where, pipeline)
+    tables = read(spark, where, pipeline, history)
 
     def write(name: str) -> int:
         counted = Observation()
@@ -104,13 +142,14 @@ class _Journal:
     """The task that reads what is small; an error of ours comes back as its text."""
 
     address: str
+    read: Callable[[Store], dict[str, list[tuple[Any, ...]]]]
 
     def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
         for _ in items:
             pass
         try:
             with reading(self.address) as store:
-                yield small_tables(store)
+                yield self.read(store)
         except MillWheelError as error:
             yield str(error)
 

@@ -13,7 +13,7 @@ from millwheel.store.base import Store
 from millwheel.store.keyspace import check_format
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryStore
-from millwheel.store.tools.copy import refuse_unfinished
+from millwheel.store.unfinished import refuse_unfinished
 
 _POSTGRES = ("postgresql", "postgres")
 _WITH_ID = re.compile(r"[?&]id=[0-9a-f]+$")

@@ -7,17 +7,16 @@ columns, the open ones of its tablet.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millwheel.errors import MillWheelError, PipelineError, StoreError
+from millwheel.errors import PipelineError, StoreError
 from millwheel.model import codec as codecs
 from millwheel.model.codec import unpack
 from millwheel.model.json_form import plain
 from millwheel.model.keys import TABLETS, tablet
-from millwheel.model.pipeline import Pipeline
+from millwheel.model.state_codecs import decoded
 from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Snapshot, Store
 from millwheel.store.keyspace import counters_key
@@ -99,25 +98,5 @@ def _waiting(snapshot: Snapshot, number: int, place: int, key: str) -> list[dict
     return sorted(found, key=lambda record: int(record["timestamp"]))
 
 
-def codecs_of(pipeline: Pipeline) -> dict[str, codecs.Codec]:
-    """By computation: the codec of its state."""
-    return {name: node.computation.codec for name, node in pipeline.nodes.items()}
-
-
 def _order(entry: dict[str, Any]) -> tuple[int, str]:
     return entry["time"], entry["tag"]
-
-
-def decoded(data: bytes, codec: codecs.Codec | None) -> tuple[str, Any]:
-    """The state, and how it was read; a codec of the user's own may raise anything."""
-    if codec is not None:
-        try:
-            return type(codec).__name__.strip("_").removesuffix("Codec").lower(), codec.decode(data)
-        except Exception as error:
-            return "raw", f"{data!r} ({type(error).__name__}: {error})"
-    for name, decode in (("msgpack", codecs.msgpack.decode), ("json", json.loads)):
-        try:
-            return name, decode(data)
-        except (MillWheelError, ValueError):
-            continue
-    return "raw", data

@@ -14,17 +14,35 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "millwheel"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-ALLOWED = {
-    "model": {"model", "errors"},
-    "store": {"store", "objects", "model", "errors"},
-    "watermark": {"watermark", "model", "errors"},
-    "worker": {"worker", "watermark", "store", "model", "errors"},
-    "master": {"master", "worker", "watermark", "store", "model", "errors"},
-    "operators": {"operators", "model", "errors"},
-    "injectors": {"injectors", "objects", "model", "http_server", "errors"},
-    "sinks": {"sinks", "objects", "model", "errors"},
-    "watch": {"watch", "master", "worker", "watermark", "store", "model", "http_server", "errors", "version"},
+BELOW = {
+    "version": (),
+    "errors": (),
+    "model": ("errors",),
+    "http_server": ("model",),
+    "objects": ("model",),
+    "store": ("objects",),
+    "watermark": ("model",),
+    "worker": ("watermark", "store"),
+    "master": ("worker",),
+    "operators": ("model",),
+    "injectors": ("model", "http_server", "objects"),
+    "sinks": ("model", "objects"),
+    "spark": ("master", "version"),
+    "watch": ("master", "http_server", "version"),
+    "testing": ("watch", "sinks"),
+    "tracebacks": ("errors",),
+    "waking": ("model",),
+    "job": ("watch", "waking"),
+    "launch": ("job", "objects", "spark", "tracebacks"),
+    "tables": ("watch", "spark"),
+    "warm_up": ("launch", "injectors", "sinks"),
+    "__init__": ("launch", "tables", "operators", "injectors", "sinks", "testing"),
+    "apps": ("launch", "injectors", "sinks"),
+    "zeitgeist": ("apps",),
+    "cli": ("apps", "tables"),
+    "__main__": ("cli",),
 }
+"""By room, lowest first: the rooms right below it. It may import those, and all below them."""
 SPARK = {"pyspark", "py4j"}
 
 
@@ -79,16 +97,84 @@ def test_only_the_spark_package_imports_spark_when_it_is_imported(path: Path) ->
     assert not found
 
 
-@pytest.mark.parametrize("layer", sorted(ALLOWED))
-def test_a_layer_imports_only_those_below_it(layer: str) -> None:
+def _rooms_below(room: str) -> set[str]:
+    return {room}.union(*(_rooms_below(below) for below in BELOW[room]))
+
+
+def _room(name: str) -> str:
+    """The part of the package that a module is in: a folder, or a module beside them."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in BELOW else "__init__"
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    found = {
+        path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert found == set(BELOW)
+    names = list(BELOW)
+    upward = [
+        f"{room}: {below}"
+        for room in names
+        for below in BELOW[room]
+        if below not in names[: names.index(room)]
+    ]
+    assert not upward
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_a_room_imports_only_those_below_it(room: str) -> None:
+    allowed = _rooms_below(room)
     found = []
-    for path in sorted((PACKAGE / layer).rglob("*.py")):
+    for path in MODULES:
+        if _room(_name(path)) != room:
+            continue
         for line, name in _imports(path, functions=True, type_checking=True):
-            parts = name.split(".")
-            if parts[0] == "millwheel" and (len(parts) < 2 or parts[1] not in ALLOWED[layer]):
+            if name.split(".")[0] == "millwheel" and _room(name) not in allowed:
                 found.append(f"{path}:{line}: {name}")
-            if parts[0] in SPARK:
+            if name.split(".")[0] in SPARK and "spark" not in allowed:
                 found.append(f"{path}:{line}: {name}")
+    assert not found
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """Also not by way of others, in whatever order they are imported."""
+    names = {_name(path).removesuffix(".__init__"): path for path in MODULES}
+    graph = {
+        name: {
+            target
+            for _, found in _imports(path, functions=False, type_checking=False)
+            for target in [found if found in names else found.rpartition(".")[0]]
+            if target in names and target not in (name, "millwheel")
+        }
+        for name, path in names.items()
+    }
+    done: set[str] = set()
+
+    def follow(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way, name))
+        if name not in done:
+            for target in sorted(graph[name]):
+                follow(target, (*way, name))
+            done.add(name)
+
+    for name in graph:
+        follow(name, ())
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """A connector may be a source and a sink, an application has a pipeline as the model has."""
+    of_a_name: dict[str, list[str]] = {}
+    for path in MODULES:
+        of_a_name.setdefault(path.stem, []).append(_name(path))
+    connectors = {"millwheel.injectors", "millwheel.sinks"}
+    found = {
+        stem: names
+        for stem, names in of_a_name.items()
+        if len(names) > 1
+        and stem not in {"__init__", "__main__", "pipeline", "windows", "zeitgeist"}
+        and not {name.rpartition(".")[0] for name in names} <= connectors
+    }
     assert not found
 
 
@@ -105,7 +191,3 @@ def test_every_public_name_is_there_and_listed_once() -> None:
 
     assert len(set(millwheel.__all__)) == len(millwheel.__all__)
     assert [name for name in millwheel.__all__ if not hasattr(millwheel, name)] == []
-
-
-def test_the_layers_exist() -> None:
-    assert [layer for layer in ALLOWED if not list((PACKAGE / layer).glob("*.py"))] == []

@@ -10,9 +10,9 @@ import pytest
 
 import millwheel as mw
 from millwheel.cli import main
-from millwheel.spark.store_reader import export
+from millwheel.spark.store_reader import NAMES
 from millwheel.store.open import open_store
-from millwheel.tables import NAMES
+from millwheel.tables import export
 from millwheel.watch.view import look
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually

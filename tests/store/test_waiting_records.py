@@ -16,8 +16,8 @@ from millwheel.store.keyspace import waiting_prefix
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.tools.check import check
 from millwheel.store.tools.copy import copy
+from millwheel.store.tools.export import timers
 from millwheel.store.tools.forget import forget
-from millwheel.watch.dump import timers
 from millwheel.worker.step import Worker
 from tests.computations import Log
 

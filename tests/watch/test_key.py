@@ -11,8 +11,9 @@ import pytest
 
 import millwheel as mw
 from millwheel.model.json_form import plain
+from millwheel.model.state_codecs import codecs_of
 from millwheel.store.lmdb.lmdb_store import LmdbStore
-from millwheel.watch.key_view import codecs_of, inspect
+from millwheel.watch.key_view import inspect
 from tests.computations import Hooks
 from tests.spark.sources import Feed
 from tests.store.driving import take

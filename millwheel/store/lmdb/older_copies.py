@@ -15,7 +15,7 @@ from millwheel.errors import StoreError
 from millwheel.model.codec import unpack
 from millwheel.store.keyspace import after
 from millwheel.store.lmdb.environment import LmdbShard
-from millwheel.store.tools.copy import refuse_unfinished
+from millwheel.store.unfinished import refuse_unfinished
 
 _INTERVAL = b"M"
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from millwheel.errors import StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.model.keys import TABLETS
-from millwheel.store.base import Shard, Snapshot, Store, read
+from millwheel.store.base import Shard, Store, read
+from millwheel.store.unfinished import UNFINISHED, refuse_unfinished
 
 _LAST = b"\xff" * 16  # behind every key that there is
 _ENTRIES = 5_000  # in one write
 _BYTES = 4 << 20
-_UNFINISHED = b"copying"  # in the journal of a copy: from where, until it is finished
 _BY_DIGEST = b"IG"
 _TABLET = {b"R": 3, b"T": 3, b"B": 3, b"W": 3, b"C": 3, b"M": 2, b"P": 2}
 """By letter: where a key has its tablet; a row has it in the first six bits of the fingerprint there."""
@@ -60,7 +60,7 @@ def copy(source: Store, target: Store, tell: Tell = lambda entries: None) -> Cop
             f"shards, not {len(source.shards)}: run the pipeline once more where it is, or copy to a store "
             f"of {len(source.shards)} shards"
         )
-    target.journal.write([(_UNFINISHED, pack(source.address.partition("?")[0].rpartition("@")[2]))])
+    target.journal.write([(UNFINISHED, pack(source.address.partition("?")[0].rpartition("@")[2]))])
     copied: list[Counter[bytes]] = [Counter() for _ in target.shards]
     done = 0
     for number, shard in enumerate(source.shards):
@@ -71,18 +71,8 @@ def copy(source: Store, target: Store, tell: Tell = lambda entries: None) -> Cop
             done += len(batch)
             tell(done)
     _verify(target, copied)
-    target.journal.write(list(journal.items()), [_UNFINISHED])
+    target.journal.write(list(journal.items()), [UNFINISHED])
     return Copied(str(unpack(journal[b"pipeline"])), epoch, done, len(target.shards))
-
-
-def refuse_unfinished(journal: Snapshot) -> None:
-    """Raises where a store is a copy that was begun and not finished."""
-    found = journal.get(_UNFINISHED)
-    if found is not None:
-        raise StoreError(
-            f"this store is an unfinished copy of {unpack(found)}: `millwheel store copy` is still at work, "
-            "or was interrupted. Wait for it, or remove this store and copy again; the original is whole"
-        )
 
 
 def _placed(

@@ -1,30 +1,23 @@
-"""A store as tables of rows, and those as Parquet: read and written in batches, without Spark."""
+"""The states and timers of a store as tables of rows, and any such table as Parquet, without Spark."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
-from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from millwheel.model.codec import Codec, unpack
 from millwheel.model.json_form import plain
 from millwheel.model.keys import TABLETS
-from millwheel.model.pipeline import Pipeline
+from millwheel.model.state_codecs import decoded
 from millwheel.model.time import SECOND
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after, row_prefix
-from millwheel.store.open import open_to_read
 from millwheel.store.reorder_rows import pieces
 from millwheel.store.row import Row
 from millwheel.store.windows import by_key
-from millwheel.watch.history import COUNTED, KEPT
-from millwheel.watch.key_view import codecs_of, decoded
-from millwheel.watch.view import Viewer
 
 LONGEST = 10**17
 """Microseconds: about the year 5138, as far as Python's datetime follows."""
@@ -32,44 +25,19 @@ SCHEMAS = {
     "state": "computation string, key string, tablet int, codec string, state string, data binary, "
     "bytes long",
     "timers": "computation string, key string, kind string, tag string, time long",
-    "watermarks": "time long, epoch long, computation string, low_watermark long, "
-    + ", ".join(f"{name} long" for name in (*COUNTED, *KEPT)),
-    "intervals": "level int, first int, last int, slot int, shard int, busy double, "
-    "records_per_second double, hot_computation string, hot_key string, hot_share double, "
-    + ", ".join(f"{name} long" for name in KEPT),
-    "epochs": "epoch long, began long, seconds double, records long, compact boolean, "
-    "phases map<string,double>",
 }
 """By table: its columns, as Spark writes them; a time has a timestamp behind it besides."""
 MOMENTS = {"timers": "time", "watermarks": "time", "epochs": "began"}
-"""By table: the column that is shown as a timestamp too."""
+"""By table, of a store or of its history: the column that is shown as a timestamp too."""
 
 _LONGEST_STATE = 10_000_000  # characters: a table is for programs, which want all of it
 _BATCH = 10_000  # rows in memory at a time
 
 
-def columns_of(table: str) -> list[tuple[str, str]]:
+def columns_of(schema: str) -> list[tuple[str, str]]:
     """The names and types of a table's columns."""
-    fields = SCHEMAS[table].replace("<string,", "<string;").split(",")
+    fields = schema.replace("<string,", "<string;").split(",")
     return [(name, kind) for name, kind in (field.strip().split(" ") for field in fields)]
-
-
-def small_tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """The tables that are read at once: watermarks, intervals and epochs."""
-    viewer = Viewer(store)
-    view = viewer.look(time.time_ns() // 1000).to_value()
-    samples = [asdict(sample) for sample in viewer.samples]
-    watermarks = [
-        {"time": sample["time"], "epoch": sample["epoch"], "computation": name, **counts}
-        for sample in samples
-        for name, counts in sample["computations"].items()
-    ]
-    epochs = [epoch for sample in samples for epoch in sample["epochs"]]
-    found = {"watermarks": watermarks, "intervals": view["intervals"], "epochs": epochs}
-    return {
-        table: [tuple(row.get(name) for name, _ in columns_of(table)) for row in rows]
-        for table, rows in found.items()
-    }
 
 
 def states(store: Store, codecs: dict[str, Codec], tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
@@ -124,19 +92,8 @@ def _tablet(store: Store, number: int, tablet: int) -> Iterator[tuple[bytes, byt
         yield from snapshot.scan(prefix + bytes((tablet << 2,)), stop)
 
 
-def export(where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
-    """Writes the tables of a store to a folder as Parquet, with pyarrow; the rows of each."""
-    codecs = codecs_of(pipeline) if pipeline is not None else {}
-    with closing(open_to_read(where)) as store:
-        found: dict[str, Iterable[tuple[Any, ...]]] = {
-            "state": states(store, codecs, range(TABLETS)),
-            "timers": timers(store, range(TABLETS)),
-            **small_tables(store),
-        }
-        return {table: _write(table, rows, os.path.join(folder, table)) for table, rows in found.items()}
-
-
-def _write(table: str, rows: Iterable[tuple[Any, ...]], folder: str) -> int:
+def write_parquet(table: str, schema: str, rows: Iterable[tuple[Any, ...]], folder: str) -> int:
+    """Writes a table to a folder as Parquet, with pyarrow; returns the number of its rows."""
     import pyarrow
     from pyarrow import parquet
 
@@ -149,17 +106,17 @@ def _write(table: str, rows: Iterable[tuple[Any, ...]], folder: str) -> int:
         "binary": pyarrow.binary(),
         "map<string;double>": pyarrow.map_(pyarrow.string(), pyarrow.float64()),
     }
-    fields = [(name, kinds[kind]) for name, kind in columns_of(table)]
+    fields = [(name, kinds[kind]) for name, kind in columns_of(schema)]
     names = [name for name, _ in fields]
     if table in MOMENTS:
         fields.append(("timestamp", pyarrow.timestamp("us", tz="UTC")))
     if table == "watermarks":
         fields.append(("lag", pyarrow.float64()))
-    schema = pyarrow.schema(fields)
+    arrow = pyarrow.schema(fields)
     os.makedirs(folder)
     count = 0
     waiting = iter(rows)
-    with parquet.ParquetWriter(os.path.join(folder, "part-00000.parquet"), schema) as file:
+    with parquet.ParquetWriter(os.path.join(folder, "part-00000.parquet"), arrow) as file:
         while batch := list(islice(waiting, _BATCH)):
             columns = dict(zip(names, map(list, zip(*batch, strict=True)), strict=True))
             if table in MOMENTS:
@@ -171,7 +128,7 @@ def _write(table: str, rows: Iterable[tuple[Any, ...]], folder: str) -> int:
                 ]
             if "phases" in columns:
                 columns["phases"] = [list(phases.items()) for phases in columns["phases"]]
-            file.write_batch(pyarrow.record_batch(columns, schema=schema))
+            file.write_batch(pyarrow.record_batch(columns, schema=arrow))
             count += len(batch)
     return count
 
