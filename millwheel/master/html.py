@@ -9,8 +9,9 @@ from typing import Any
 
 from millwheel.master.status import Report
 from millwheel.model.time import format_time
+from millwheel.worker.counters import TROUBLE
 
-_COLUMNS = ("records", "produced", "late", "dropped", "diverted", "duplicates", "failed")
+_COLUMNS = ("records", "produced", *(each.name for each in TROUBLE))
 _ALWAYS = 2  # of these; the others where one of them counts something
 _WIDTH, _HEIGHT = 240, 36
 

@@ -9,29 +9,16 @@ from millwheel.errors import shorten
 from millwheel.model.derived import is_public
 from millwheel.model.graph import Graph
 from millwheel.model.time import SECOND, format_time
+from millwheel.worker import counters
 from millwheel.worker.activity import Note
+from millwheel.worker.counters import Counters
 from millwheel.worker.report import IntervalReport
 
-_BY_COMPUTATION = (
-    "records",
-    "produced",
-    "produced_late",
-    "late",
-    "dropped",
-    "diverted",
-    "duplicates",
-    "ids_filtered",
-    "ids_read",
-    "rows_cached",
-    "rows_read",
-    "failed",
-    "timers",
-)
 _CHANGES = ("moved", "split", "merged")
 
 
 @dataclass
-class Report:
+class Report(Counters[dict[str, int]]):
     """What a run, or a running job, has done so far. Each count by computation has all of them."""
 
     pipeline: str = ""
@@ -41,35 +28,12 @@ class Report:
     low_watermarks: dict[str, int] = field(default_factory=dict)
     input_watermarks: dict[str, int] = field(default_factory=dict)
     """What drives each computation's timers: its input, or the percentile of it that it asked for."""
-    records: dict[str, int] = field(default_factory=dict)
-    """Records that a hook has processed."""
-    produced: dict[str, int] = field(default_factory=dict)
-    produced_late: dict[str, int] = field(default_factory=dict)
-    """Productions with a timestamp below the computation's low watermark."""
-    late: dict[str, int] = field(default_factory=dict)
-    """Late records, delivered or dropped."""
-    dropped: dict[str, int] = field(default_factory=dict)
-    diverted: dict[str, int] = field(default_factory=dict)
-    """Late records that went to ``NAME.late``."""
-    duplicates: dict[str, int] = field(default_factory=dict)
-    ids_filtered: dict[str, int] = field(default_factory=dict)
-    """IDs that a filter knew to be new, without a look at the store."""
-    ids_read: dict[str, int] = field(default_factory=dict)
-    """IDs for which the store was asked."""
-    rows_cached: dict[str, int] = field(default_factory=dict, compare=False)
-    """Rows that the cache had, or knew not to be there."""
-    rows_read: dict[str, int] = field(default_factory=dict, compare=False)
-    """Rows for which the store was asked, with a cache before it."""
     filter_bytes: dict[str, int] = field(default_factory=dict, compare=False)
     """The size of the filters that the last epoch with IDs used."""
     filter_error: dict[str, float] = field(default_factory=dict, compare=False)
     """The share of new IDs for which the store is asked all the same."""
     waiting: dict[str, int] = field(default_factory=dict)
     """Records that wait for the watermark, of computations that are in order."""
-    failed: dict[str, int] = field(default_factory=dict)
-    """Records and timers that were diverted."""
-    timers: dict[str, int] = field(default_factory=dict)
-    """Timers that fired."""
     streams: dict[str, int] = field(default_factory=dict)
     input_errors: int = 0
     """Input that was no record, diverted by its injector."""
@@ -94,6 +58,11 @@ class Report:
     slow: list[Note] = field(default_factory=list, compare=False)
     """The hooks in which the epoch that runs has been for longer than ``slow_after``."""
 
+    def __post_init__(self) -> None:
+        for name in counters.NAMES:
+            if not getattr(self, name):
+                setattr(self, name, {})
+
     def _repr_html_(self) -> str:
         """How a notebook shows it."""
         from millwheel.master.html import report_html
@@ -107,11 +76,7 @@ class Report:
             parts += [
                 f"{counts[name]:,} {label}"
                 for label, counts in (
-                    ("late", self.late),
-                    ("dropped", self.dropped),
-                    ("diverted", self.diverted),
-                    ("duplicates", self.duplicates),
-                    ("failed", self.failed),
+                    *((each.name, getattr(self, each.name)) for each in counters.TROUBLE),
                     ("waiting", self.waiting),
                 )
                 if counts.get(name)
@@ -154,7 +119,7 @@ class Totals:
             "streams": {},
             "user": {},
             "intervals": dict.fromkeys(_CHANGES, 0),
-            **{name: {} for name in _BY_COMPUTATION},
+            **{name: {} for name in counters.NAMES},
         }
         self.value.update(value or {})
 
@@ -166,7 +131,7 @@ class Totals:
         _add(value["streams"], report.streams)
         _add(value["failed"], report.failed)
         for name, node in report.nodes.items():
-            for counter in _BY_COMPUTATION:
+            for counter in counters.NAMES:
                 counts = value[counter]
                 counts[name] = counts.get(name, 0) + getattr(node, counter)
             _add(value["user"], node.user)
@@ -190,7 +155,7 @@ class Totals:
             return {key: value[name].get(key, 0) - before[name].get(key, 0) for key in keys}
 
         user = difference("user", ())
-        by_computation: dict[str, Any] = {name: difference(name, graph.nodes) for name in _BY_COMPUTATION}
+        by_computation: dict[str, Any] = {name: difference(name, graph.nodes) for name in counters.NAMES}
         return Report(
             pipeline=graph.name,
             epochs=value["epochs"] - before["epochs"],

@@ -24,6 +24,7 @@ from millwheel.model.time import SECOND
 from millwheel.store.base import Snapshot
 from millwheel.watch.load import Load
 from millwheel.watch.logs import where
+from millwheel.worker.counters import SAMPLED
 from millwheel.worker.plan import Plan
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.timer_index import BYTES, HOLDS, ROWS, WAITING_TOTAL, WALL_TIMERS, WATERMARK_TIMERS
@@ -39,7 +40,6 @@ _EPOCHS = 60  # kept of those between two samples; there are seldom more than tw
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds, in seconds, of the histogram of epochs by duration."""
 
-COUNTED = ("records", "produced", "late", "dropped", "duplicates", "failed")
 KEPT = {
     "watermark_timers": WATERMARK_TIMERS,
     "wall_timers": WALL_TIMERS,
@@ -176,7 +176,7 @@ class Recorder:
             {
                 name: {
                     "low_watermark": low,
-                    **{counted: totals[counted].get(name, 0) for counted in COUNTED},
+                    **{counted: totals[counted].get(name, 0) for counted in SAMPLED},
                     **{kept: authority.counter(name, index) for kept, index in KEPT.items()},
                 }
                 for name, low in authority.lows.items()

@@ -16,12 +16,13 @@ from millwheel.store.base import Store
 from millwheel.store.open import open_to_read
 from millwheel.store.tools import export as store_export
 from millwheel.store.tools.export import columns_of, states, timers, write_parquet
-from millwheel.watch.history import COUNTED, KEPT
+from millwheel.watch.history import KEPT
 from millwheel.watch.view import Viewer
+from millwheel.worker.counters import SAMPLED
 
 SCHEMAS = {
     "watermarks": "time long, epoch long, computation string, low_watermark long, "
-    + ", ".join(f"{name} long" for name in (*COUNTED, *KEPT)),
+    + ", ".join(f"{name} long" for name in (*SAMPLED, *KEPT)),
     "intervals": "level int, first int, last int, slot int, shard int, busy double, "
     "records_per_second double, hot_computation string, hot_key string, hot_share double, "
     + ", ".join(f"{name} long" for name in KEPT),

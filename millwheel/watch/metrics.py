@@ -13,26 +13,12 @@ from millwheel.errors import MillWheelError
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.watch.history import BUCKETS
 from millwheel.watch.view import View
+from millwheel.worker.counters import COUNTERS
 
 MOST_USER_COUNTS = 200
 """Names of user counts that get a series of their own; the others share one."""
 OTHERS = "(others)"
 
-_COUNTERS = {
-    "records": ("millwheel_records", "Records that a hook of the computation has processed."),
-    "produced": ("millwheel_productions", "Records that the computation has produced."),
-    "produced_late": ("millwheel_late_productions", "Productions below the computation's low watermark."),
-    "late": ("millwheel_late_records", "Records behind the low watermark when they came."),
-    "dropped": ("millwheel_dropped_records", "Late records that were dropped."),
-    "diverted": ("millwheel_diverted_records", "Late records that were diverted."),
-    "duplicates": ("millwheel_duplicate_records", "Records that had been seen before."),
-    "ids_filtered": ("millwheel_ids_filtered", "IDs that the filter knew to be new, without a store read."),
-    "ids_read": ("millwheel_ids_read", "IDs for which the store was asked."),
-    "rows_cached": ("millwheel_rows_cached", "Rows that the cache had, without a store read."),
-    "rows_read": ("millwheel_rows_read", "Rows for which the store was asked, with a cache before it."),
-    "failed": ("millwheel_failed_records", "Records and timers whose hook raised, and that were diverted."),
-    "timers": ("millwheel_timers_fired", "Timers that have fired."),
-}
 _GAUGES = {
     "filter_bytes": ("millwheel_id_filter_bytes", "The size of the filters before the seen IDs."),
     "filter_error": ("millwheel_id_filter_error_ratio", "New IDs for which the store is asked all the same."),
@@ -87,8 +73,9 @@ def _families(view: View) -> Iterator[Any]:
     yield counter(
         "millwheel_bad_inputs", "Input that was no record, diverted.", [], [([], view.input_errors)]
     )
-    for field, (name, text) in _COUNTERS.items():
-        yield counter(name, text, ["computation"], [([node.name], getattr(node, field)) for node in nodes])
+    for each in COUNTERS:
+        values = [([node.name], getattr(node, each.name)) for node in nodes]
+        yield counter(each.metric, each.text, ["computation"], values)
     for field, (name, text) in _GAUGES.items():
         yield gauge(name, text, ["computation"], [([node.name], getattr(node, field)) for node in nodes])
     yield gauge(

@@ -10,6 +10,7 @@ from millwheel.errors import shorten
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND, format_time
 from millwheel.watch.key_view import KeyView
 from millwheel.watch.view import ComputationView, View
+from millwheel.worker.counters import TROUBLE
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -29,7 +30,7 @@ def status(view: View) -> str:
     head = ["computation", "level", "low watermark", "lag", "records", "in/s", "produced", "out/s"]
     faults = [
         name
-        for name in ("late", "dropped", "diverted", "duplicates", "failed", "holds", "waiting")
+        for name in (*(each.name for each in TROUBLE), "holds", "waiting")
         if any(getattr(part, name) for part in view.computations)
     ]
     if any(part.rows_cached + part.rows_read for part in view.computations):

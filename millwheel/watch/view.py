@@ -22,9 +22,10 @@ from millwheel.model.names import SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after
-from millwheel.watch.history import COUNTED, KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
+from millwheel.watch.history import KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
 from millwheel.watch.load import HALF_LIFE
 from millwheel.watermark.marks import ComputationMarks
+from millwheel.worker.counters import NAMES, TROUBLE, Counters
 
 RATE_WINDOW = 10.0
 """Seconds over which rates are taken."""
@@ -34,14 +35,9 @@ MOST_EPOCHS = 120
 
 _ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
 
-_ALSO_COUNTED = (
-    *("produced_late", "diverted", "timers", "ids_filtered", "ids_read"),
-    *("rows_cached", "rows_read"),
-)
-
 
 @dataclass
-class ComputationView:
+class ComputationView(Counters[int]):
     """A computation. Counts are since the store was made; rates are records a second."""
 
     name: str
@@ -52,21 +48,8 @@ class ComputationView:
     input_watermark: int
     lag: float | None
     """Seconds that the low watermark is behind real time; None where it has none, or is at its end."""
-    records: int = 0
-    produced: int = 0
-    produced_late: int = 0
-    late: int = 0
-    dropped: int = 0
-    diverted: int = 0
-    duplicates: int = 0
-    ids_filtered: int = 0
-    ids_read: int = 0
-    rows_cached: int = 0
-    rows_read: int = 0
     filter_bytes: int = 0
     filter_error: float = 0.0
-    failed: int = 0
-    timers: int = 0
     rate_in: float = 0.0
     rate_out: float = 0.0
     watermark_timers: int = 0
@@ -150,6 +133,12 @@ class View:
     spark: str | None
     standbys: list[StandbyView] = field(default_factory=list)
     """Drivers that wait to take over."""
+    trouble: list[dict[str, Any]] = field(
+        default_factory=lambda: [
+            {"name": each.name, "kind": each.kind, "sampled": each.sampled} for each in TROUBLE
+        ]
+    )
+    """The counters that are shown where they are not zero, as `millwheel.worker.counters` declares them."""
     slow: list[dict[str, Any]] = field(default_factory=list)
     """The hooks in which the epoch that runs has been for long: computation, key, hook, since (seconds)."""
 
@@ -272,9 +261,7 @@ class _View:
 
     def _computation(self, name: str) -> ComputationView:
         found = self._commit.watermarks.get(name, ComputationMarks())
-        counts = {
-            counted: self._totals.get(counted, {}).get(name, 0) for counted in (*COUNTED, *_ALSO_COUNTED)
-        }
+        counts = {counted: self._totals.get(counted, {}).get(name, 0) for counted in NAMES}
         marks = found.intervals.values()
 
         def before(counted: str) -> Any:

@@ -7,34 +7,16 @@ from typing import Any
 
 from millwheel.model.names import WatermarkName, source_name
 from millwheel.model.time import MAX_TIME
+from millwheel.worker.counters import Counters
 
 
 @dataclass
-class NodeReport:
-    """One computation in one interval."""
+class NodeReport(Counters[int]):
+    """One computation in one interval: its counters, and the rest."""
 
-    records: int = 0
-    produced: int = 0
-    produced_late: int = 0
-    late: int = 0
-    dropped: int = 0
-    diverted: int = 0
-    """Late records that went to ``NAME.late``."""
-    duplicates: int = 0
-    ids_filtered: int = 0
-    """IDs that the filter knew to be new, without a look at the store."""
-    ids_read: int = 0
-    """IDs for which the store was asked."""
     filter_bytes: int = 0
     filter_error: float = 0.0
     """The share of new IDs for which the store is asked all the same."""
-    rows_cached: int = 0
-    """Rows that the cache had, or knew not to be there."""
-    rows_read: int = 0
-    """Rows for which the store was asked, with a cache before it."""
-    failed: int = 0
-    timers: int = 0
-    """Timers that fired."""
     input: int = 0
     """The input watermark, after the epoch."""
     low: int = 0

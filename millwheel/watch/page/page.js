@@ -482,8 +482,8 @@ function choose(name) {
 }
 
 const FIGURES = [
-  ["lag", "Behind real time"], ["rate_in", "In, a second"], ["rate_out", "Out, a second"], ["late", "Late"], ["dropped", "Dropped"],
-  ["duplicates", "Duplicate"], ["failed", "Failed"], ["pending", "Timers pending"], ["holds", "Holds"], ["waiting", "Waiting"], ["rows", "Keys"], ["bytes", "State"],
+  ["lag", "Behind real time"], ["rate_in", "In, a second"], ["rate_out", "Out, a second"],
+  ["pending", "Timers pending"], ["holds", "Holds"], ["waiting", "Waiting"], ["rows", "Keys"], ["bytes", "State"],
 ];
 for (const [id, name] of FIGURES) detail[id] = new Figure(name);
 
@@ -498,7 +498,12 @@ function showDetail(view) {
   detail.lag.show(mark(part), "", series(lagOf(name)));
   detail.rate_in.show(rate(part.rate_in), `${number.format(part.records)} in all`, grows("records"));
   detail.rate_out.show(rate(part.rate_out), `${number.format(part.produced)} in all`, grows("produced"));
-  for (const [field, kind] of [["late", "warn"], ["dropped", "warn"], ["duplicates", ""], ["failed", "bad"]]) {
+  for (const { name: field, kind, sampled } of view.trouble) {
+    if (!sampled) continue;
+    if (!detail[field]) {
+      detail[field] = new Figure(field[0].toUpperCase() + field.slice(1));
+      detail.pending.node.before(detail[field].node);
+    }
     detail[field].show(count(part[field]), "", grows(field), part[field] ? kind : "");
   }
   detail.pending.show(count(part.watermark_timers + part.wall_timers), `${count(part.watermark_timers)} watermark, ${count(part.wall_timers)} wall`,
@@ -694,10 +699,10 @@ function fill(id, head, rows) {
 function showTables(view) {
   const some = (value, kind) => ({ text: count(value), kind: value ? kind : "zero" });
   fill("computations",
-    ["", "low watermark", "behind", "records", "in/s", "produced", "out/s", "late", "dropped", "diverted", "dup.", "failed", "timers", "holds", "waiting", "keys", "state"],
+    ["", "low watermark", "behind", "records", "in/s", "produced", "out/s", ...view.trouble.map((each) => each.name), "timers", "holds", "waiting", "keys", "state"],
     view.computations.map((part) => [part.name, moment(part.low_watermark), part.lag === null ? "" : span(part.lag), count(part.records), rate(part.rate_in),
-      count(part.produced), rate(part.rate_out), some(part.late, "warn"), some(part.dropped, "warn"), some(part.diverted, "warn"), some(part.duplicates, ""),
-      some(part.failed, "bad"), some(part.watermark_timers + part.wall_timers, ""), some(part.holds, ""), some(part.waiting, ""), count(part.rows), bytes(part.bytes)]));
+      count(part.produced), rate(part.rate_out), ...view.trouble.map((each) => some(part[each.name], each.kind)),
+      some(part.watermark_timers + part.wall_timers, ""), some(part.holds, ""), some(part.waiting, ""), count(part.rows), bytes(part.bytes)]));
   const rows = [];
   for (const part of view.injectors) {
     rows.push([part.name, moment(part.low_watermark), part.lag === null ? "" : span(part.lag), count(part.partition_count),
