@@ -64,3 +64,21 @@ def test_every_public_module_class_and_function_has_a_docstring(path: Path) -> N
                 if not ast.get_docstring(method) and method.name not in documented
             ]
     assert not missing
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """But a connector may be a source and a sink. Applications are for themselves."""
+    of_a_name: dict[str, list[str]] = {}
+    for path in MODULES:
+        if path.is_relative_to(PACKAGE / "apps"):
+            continue
+        of_a_name.setdefault(path.stem, []).append(_name(path))
+    connectors = {"millwheel.injectors", "millwheel.sinks"}
+    found = {
+        stem: names
+        for stem, names in of_a_name.items()
+        if len(names) > 1
+        and stem not in {"__init__", "__main__", "windows", "zeitgeist"}
+        and not {name.rpartition(".")[0] for name in names} <= connectors
+    }
+    assert not found

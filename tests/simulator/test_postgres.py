@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from millwheel.store.base import Store
-from millwheel.store.postgres.connections import Session
 from millwheel.store.postgres.postgres_store import PostgresStore
 from millwheel.store.postgres.row_runs import Log, Rows
+from millwheel.store.postgres.sessions import Session
 from millwheel.testing import simulate
 from tests.simulator import pipelines
 from tests.store.driving import packing_much

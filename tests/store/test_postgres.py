@@ -18,8 +18,8 @@ from millwheel.model.graph import build
 from millwheel.store.base import Get, Shard, SnapshotLost, just
 from millwheel.store.open import open_existing, open_store
 from millwheel.store.postgres import schema
-from millwheel.store.postgres.connections import Session
 from millwheel.store.postgres.postgres_store import PostgresStore
+from millwheel.store.postgres.sessions import Session
 from tests.computations import Idle
 from tests.servers.postgres import PASSWORD, Cluster, cluster
 from tests.servers.proxy import Moment, Proxy, proxy

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from millwheel.store.postgres.connections import Session
+from millwheel.store.postgres.sessions import Session
 from tests.store.conftest import Open
 from tests.store.driving import contents
 

@@ -24,10 +24,10 @@ import psycopg
 from millwheel.errors import StoreError
 from millwheel.model.secrets import percent_encoded, without_secrets
 from millwheel.store.base import Guard, Shard, Store
-from millwheel.store.postgres.connections import ByteArray, PlaceArray, Session, Sessions, Traffic, chunks
 from millwheel.store.postgres.row_runs import Listed, Log, Rows, is_row, refuse_runs, row_part
 from millwheel.store.postgres.row_runs import look_up as find
 from millwheel.store.postgres.schema import About, make, quoted, read_about, tables
+from millwheel.store.postgres.sessions import ByteArray, PlaceArray, Session, Sessions, Traffic, chunks
 from millwheel.store.postgres.snapshot import PostgresSnapshot, Queries, arrays, groups_of, look_up
 from millwheel.store.postgres.timer_bundles import (
     Bundler,

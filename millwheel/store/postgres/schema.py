@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millwheel.errors import StoreError
-from millwheel.store.postgres.connections import Session
+from millwheel.store.postgres.sessions import Session
 
 _MAKING = 0x6D696C6C77686565  # an advisory lock of the database, while tables are made
 

@@ -13,8 +13,8 @@ import psycopg
 from millwheel.store.base import Range, SnapshotLost
 from millwheel.store.keyspace import TIMER_SUFFIX
 from millwheel.store.postgres import row_runs
-from millwheel.store.postgres.connections import ByteArray, Session, Sessions
 from millwheel.store.postgres.row_runs import Listed, Log, Rows
+from millwheel.store.postgres.sessions import ByteArray, Session, Sessions
 from millwheel.store.postgres.timer_bundles import (
     BUNDLE_KEY,
     Entries,
