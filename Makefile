@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test classes nightly lint docs bench clean
+.PHONY: help setup demo test classes nightly lint docs dist bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -36,6 +36,9 @@ lint: $(STAMP) ## Check format, style and types.
 
 docs: setup ## Build the site of the docs into artifacts/site; a broken link is an error.
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]' && NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+
+dist: setup ## Build the sdist and the wheel, and run the tests with the wheel outside of the checkout.
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dist]' && scripts/dist $(BIN)/python $(TESTS)
 
 bench: setup ## Measure: every figure, and the field; writes artifacts/bench.
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]' && $(BIN)/python -m benchmarks
