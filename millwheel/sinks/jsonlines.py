@@ -12,12 +12,20 @@ from typing import Any
 import msgspec
 import orjson
 
+from millwheel.errors import MillWheelError
+from millwheel.model.lakehouse import place
 from millwheel.model.record import Record
+from millwheel.model.secrets import without_secrets
 from millwheel.model.sink import Sink
+from millwheel.objects import is_object_url, open_objects
 from millwheel.sinks.json_values import bytes_text, json_text
+from millwheel.sinks.object_publisher import close as close_objects
+from millwheel.sinks.object_publisher import object_publisher, staging
+from millwheel.sinks.object_staging import ObjectStaging
 from millwheel.sinks.segments import segments
 from millwheel.sinks.staging import Staging
 
+_EVERY = 30.0  # seconds between objects: an hour of epochs leaves a hundred
 _FILE_SIZE = 64 << 20  # bytes: a file that Spark reads in one task, and a hundred of which are a list
 
 
@@ -31,19 +39,37 @@ class JsonLines(Sink):
     Tasks leave their lines in a hidden folder; the driver adds them when their epoch is committed, and
     begins a new file after ``file_size`` bytes. A sink that was killed in between adds what is missing
     when the pipeline is started again.
+
+    ``path`` may be a URL of object storage (``s3://bucket/prefix``). Objects cannot grow: there, one with the
+    lines of committed epochs is put every ``every`` seconds (0: with each epoch), after ``file_size`` bytes,
+    and at the end. It appears whole, and is neither changed nor removed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, file_size: int = _FILE_SIZE) -> None:
-        self._path = Path(path).absolute()
+    def __init__(
+        self, path: str | os.PathLike[str], *, file_size: int = _FILE_SIZE, every: float = _EVERY
+    ) -> None:
+        where = place(path)
+        self._url = where if is_object_url(where) else None
+        self._path = Path(where)
         self._file_size = file_size
+        self._every = every
+        self._objects: ObjectStaging | None = None
 
     def __repr__(self) -> str:
-        return f"JsonLines({os.fspath(self._path)!r})"
+        return f"JsonLines({without_secrets(self._url or os.fspath(self._path))!r})"
 
     def open(self) -> None:
+        if self._url is not None:
+            return
         Staging(self._path, repr(self)).open()
 
     def begin(self, origin: str, epoch: int) -> None:
+        if self._url is not None:
+            self._objects = staging(self._url, origin, repr(self))
+            self._objects.open()
+            publisher = object_publisher(self._url, repr(self), _joined)
+            publisher.begin(origin, epoch, self._every, self._file_size)
+            return
         segments(self._path).begin(origin, epoch, self._file_size)
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
@@ -54,7 +80,8 @@ class JsonLines(Sink):
         self, epoch: int, shard: int, keys: Sequence[str], timestamps: Sequence[int], values: Sequence[Any]
     ) -> bool:
         if keys:
-            Staging(self._path, repr(self)).put(epoch, shard, _lines(keys, timestamps, values))
+            target = self._objects or Staging(self._path, repr(self))
+            target.put(epoch, shard, _lines(keys, timestamps, values))
         return True
 
     def _write_json(
@@ -73,13 +100,27 @@ class JsonLines(Sink):
         return True
 
     def commit(self, epoch: int) -> None:
+        if self._url is not None:
+            object_publisher(self._url, repr(self), _joined).commit(epoch)
+            return
         segments(self._path).commit(epoch)
 
     def close(self) -> None:
+        if self._url is not None:
+            close_objects(self._url)
+            return
         segments(self._path).close()
 
     def records(self) -> Iterator[Record]:
         """What the folder holds, epoch by epoch."""
+        if self._url is not None:
+            objects = open_objects(self._url, error=MillWheelError)
+            for found in objects.list(""):
+                if found.name.startswith("part-"):
+                    for line in (objects.get(found.name) or b"").splitlines():
+                        entry = orjson.loads(line)
+                        yield Record(entry["value"], entry["timestamp"], entry["key"])
+            return
         for path in sorted(self._path.glob("part-*.jsonl")):
             with open(path, "rb") as file:
                 for line in file:
@@ -87,6 +128,10 @@ class JsonLines(Sink):
                         break
                     entry = orjson.loads(line)
                     yield Record(entry["value"], entry["timestamp"], entry["key"])
+
+
+def _joined(batches: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    return [("part-{}.jsonl", b"".join(batches))]
 
 
 class _Entry(msgspec.Struct, gc=False):

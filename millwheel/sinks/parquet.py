@@ -11,10 +11,16 @@ from typing import Any
 from urllib.parse import quote
 
 from millwheel.errors import MillWheelError
+from millwheel.model.lakehouse import place as place_of
 from millwheel.model.record import Record
+from millwheel.model.secrets import without_secrets
 from millwheel.model.sink import Sink
 from millwheel.model.time import DAY
+from millwheel.objects import is_object_url
 from millwheel.sinks.json_values import json_text
+from millwheel.sinks.object_publisher import close as close_objects
+from millwheel.sinks.object_publisher import object_publisher, staging
+from millwheel.sinks.object_staging import ObjectStaging
 from millwheel.sinks.staging import Later, Staging, sync_folder
 
 _EVERY = 30.0  # seconds between files: an hour of epochs leaves a hundred for each stream
@@ -32,7 +38,8 @@ class Parquet(Sink):
     Tasks leave their rows in a hidden folder. The driver publishes those of committed epochs every
     ``every`` seconds, after ``rows`` rows, and at the end. A file appears whole, with all rows that whole
     epochs have for its stream and day, and is never changed or removed; each record of a committed epoch
-    is in one file, whatever crashed. An epoch with several days or streams appears file by file.
+    is in one file, whatever crashed. An epoch with several days or streams appears file by file. ``path`` may
+    be a URL of object storage (``s3://bucket/prefix``).
     """
 
     def __init__(
@@ -44,7 +51,10 @@ class Parquet(Sink):
         rows: int = _ROWS,
     ) -> None:
         arrow = _import()
-        self._path = Path(path).absolute()
+        where = place_of(path)
+        self._url = where if is_object_url(where) else None
+        self._path = Path(where)
+        self._objects: ObjectStaging | None = None
         self._every = every
         self._rows = rows
         columns = dict(schema or {}) if not isinstance(schema, arrow.Schema) else None
@@ -63,12 +73,20 @@ class Parquet(Sink):
         )
 
     def __repr__(self) -> str:
-        return f"Parquet({os.fspath(self._path)!r})"
+        return f"Parquet({without_secrets(self._url or os.fspath(self._path))!r})"
 
     def open(self) -> None:
+        if self._url is not None:
+            return
         Staging(self._path, repr(self)).open()
 
     def begin(self, origin: str, epoch: int) -> None:
+        if self._url is not None:
+            self._objects = staging(self._url, origin, repr(self))
+            self._objects.open()
+            size = self._rows * _ROW_BYTES
+            object_publisher(self._url, repr(self), _tables).begin(origin, epoch, self._every, size)
+            return
         _publisher(self._path).begin(origin, epoch, self._every, self._rows)
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
@@ -91,7 +109,7 @@ class Parquet(Sink):
         buffer = io.BytesIO()
         with arrow.ipc.new_stream(buffer, self._schema) as writer:
             writer.write_batch(arrow.record_batch(arrays, schema=self._schema))
-        Staging(self._path, repr(self)).put(epoch, shard, buffer.getvalue())
+        (self._objects or Staging(self._path, repr(self))).put(epoch, shard, buffer.getvalue())
 
     def _column(self, arrow: Any, field: Any, records: Sequence[Record]) -> Any:
         try:
@@ -103,10 +121,30 @@ class Parquet(Sink):
             ) from error
 
     def commit(self, epoch: int) -> None:
+        if self._url is not None:
+            object_publisher(self._url, repr(self), _tables).commit(epoch)
+            return
         _publisher(self._path).commit(epoch)
 
     def close(self) -> None:
+        if self._url is not None:
+            close_objects(self._url)
+            return
         _publisher(self._path).close()
+
+
+def _tables(batches: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    """Return the files of batches, one for each stream and day."""
+    arrow = _import()
+    from pyarrow import parquet
+
+    table = arrow.concat_tables(arrow.ipc.open_stream(batch).read_all() for batch in batches)
+    found = []
+    for folder, part in _parts(arrow, table):
+        buffer = io.BytesIO()
+        parquet.write_table(part, buffer)
+        found.append((folder.replace("{", "%7B").replace("}", "%7D") + "/part-{}.parquet", buffer.getvalue()))
+    return found
 
 
 class Publisher:
