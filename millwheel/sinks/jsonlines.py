@@ -80,8 +80,7 @@ class JsonLines(Sink):
         self, epoch: int, shard: int, keys: Sequence[str], timestamps: Sequence[int], values: Sequence[Any]
     ) -> bool:
         if keys:
-            target = self._objects or Staging(self._path, repr(self))
-            target.put(epoch, shard, _lines(keys, timestamps, values))
+            self._staging().put(epoch, shard, _lines(keys, timestamps, values))
         return True
 
     def _write_json(
@@ -96,8 +95,11 @@ class JsonLines(Sink):
         except UnicodeEncodeError:  # half a character
             return False
         if keys:
-            Staging(self._path, repr(self)).put(epoch, shard, data)
+            self._staging().put(epoch, shard, data)
         return True
+
+    def _staging(self) -> Staging | ObjectStaging:
+        return self._objects or Staging(self._path, repr(self))
 
     def commit(self, epoch: int) -> None:
         if self._url is not None:

@@ -154,6 +154,20 @@ def test_a_run_writes_there_and_the_log_does_not_grow(place: Place) -> None:
     assert len(list(place.folder.glob("_millwheel/*/log/*"))) == 1
 
 
+def test_what_windows_emit_is_written_there_too(place: Place) -> None:
+    p = mw.Pipeline("objects")
+    clicks = p.inject("in", mw.injectors.Records([_record({"n": i}, time=i) for i in range(50)], per_epoch=7))
+    clicks.key_by(lambda value: str(value["n"] % 3)).window(mw.windows.tumbling(10)).count("counts")
+    p.sink("counts", place.sink(every=0))
+    run(p, MemoryStore())
+    found = [record.value for record in place.sink().records()] if place.kind == "lines" else None  # type: ignore[attr-defined]
+    if found is None:
+        table = ds.dataset([str(path) for path in place.objects()]).to_table()
+        found = list(map(json.loads, table["value"].to_pylist()))
+    assert sum(value["count"] for value in found) == 50
+    assert len(found) == 15
+
+
 def test_a_bucket_that_is_not_there_is_an_error_before_the_first_epoch(s3: Server) -> None:
     for sink in (mw.sinks.JsonLines(s3.url("nowhere", "x")), mw.sinks.Parquet(s3.url("nowhere", "x"))):
         sink.open()
