@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import results
+from benchmarks import planted, results
 
 
 def markdown(head: list[str], rows: list[list[object]]) -> str:
@@ -305,6 +305,17 @@ def _nab(result: dict[str, Any]) -> str:
     )
 
 
+def _planted(result: dict[str, Any]) -> str:
+    parts = []
+    for source, found in result.items():
+        if isinstance(found, dict) and "zeitgeist" in found:
+            parts += [
+                f"{planted.said(source.capitalize(), found)}.",
+                markdown(planted.HEADS, planted.rows(found)),
+            ]
+    return "\n\n".join(parts)
+
+
 def _postgres(result: dict[str, Any]) -> str:
     systems = {name: part for name, part in result.items() if isinstance(part, dict) and "median" in part}
     rows: list[list[object]] = [[name, part["median"]] for name, part in systems.items()]
@@ -371,6 +382,7 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "in_order": _in_order,
     "looking": _looking,
     "nab": _nab,
+    "planted": _planted,
     "field": _field,
     "throughput": _throughput,
     "latency": _latency,
