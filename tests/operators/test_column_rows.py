@@ -8,6 +8,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.master.diff import change_at_start
+from millwheel.master.ending import Ending
 from millwheel.model.graph import build
 from millwheel.operators import foldings
 from millwheel.store.base import Store
@@ -42,7 +43,7 @@ def store() -> Store:
 
 
 def test_one_row_has_all_keys_of_a_tablet_and_window_and_the_store_is_sound(store: Store) -> None:
-    run(pipeline([1, 2, 3, 4, 5] * 20), store, closes=False)
+    run(pipeline([1, 2, 3, 4, 5] * 20), store, ending=Ending.LEAVE_OPEN)
     found = check(store)
     assert found.problems == []
     assert found.counts["keys in windows"] == found.counts["watermark timers"] == 5
@@ -50,7 +51,7 @@ def test_one_row_has_all_keys_of_a_tablet_and_window_and_the_store_is_sound(stor
 
 
 def test_a_damaged_row_of_a_window_is_found(store: Store) -> None:
-    run(pipeline([1, 2, 3]), store, closes=False)
+    run(pipeline([1, 2, 3]), store, ending=Ending.LEAVE_OPEN)
     for shard in store.shards:
         with shard.snapshot() as snapshot:
             rows = [(key, value) for key, value in snapshot.scan(b"R", b"S")]
@@ -59,7 +60,7 @@ def test_a_damaged_row_of_a_window_is_found(store: Store) -> None:
 
 
 def test_a_key_is_found_in_its_windows(store: Store) -> None:
-    run(pipeline([1, 2, 3, 4, 5, 101, 102]), store, closes=False)
+    run(pipeline([1, 2, 3, 4, 5, 101, 102]), store, ending=Ending.LEAVE_OPEN)
     seen = inspect(store, "out", "k0")
     assert seen.found
     assert seen.state == {"100": [1, 5]}
@@ -83,7 +84,7 @@ def test_a_watermark_that_windows_hold_is_explained_by_one_of_their_keys() -> No
 
 
 def test_windows_go_with_a_copy_to_another_number_of_shards(store: Store) -> None:
-    run(pipeline([1, 2, 3, 4, 5, 6]), store, closes=False)
+    run(pipeline([1, 2, 3, 4, 5, 6]), store, ending=Ending.LEAVE_OPEN)
     target = MemoryStore(shards=8)
     copy(store, target)
     assert check(target).problems == []
@@ -99,7 +100,7 @@ def test_windows_go_with_a_copy_to_another_number_of_shards(store: Store) -> Non
 
 
 def test_what_is_forgotten_takes_its_windows_along(store: Store) -> None:
-    run(pipeline([1, 2, 3]), store, closes=False)
+    run(pipeline([1, 2, 3]), store, ending=Ending.LEAVE_OPEN)
     q = mw.Pipeline("kept")
     q.inject("in", mw.injectors.Records([])).key_by("k").window(mw.windows.tumbling(10)).count("other")
     run(q, store)
@@ -113,7 +114,7 @@ def test_windows_that_an_earlier_version_kept_by_key_are_taken_over(
     times = [1, 2, 3, 4, 5, 6, 101, 102]
     with monkeypatch.context() as patch:
         patch.setattr(foldings, "BY_COLUMNS", False)
-        run(pipeline(times), store, closes=False)
+        run(pipeline(times), store, ending=Ending.LEAVE_OPEN)
     assert "keys in windows" not in check(store).counts
     p = pipeline([*times, 103, 104, 104])
     run(p, store, due_limit=2)
@@ -137,7 +138,7 @@ def test_windows_that_an_earlier_version_kept_by_key_are_taken_over(
 def test_an_operator_that_is_another_one_is_refused_while_it_has_open_windows(
     store: Store, changed: dict[str, Any]
 ) -> None:
-    run(pipeline([1, 2, 3]), store, closes=False)
+    run(pipeline([1, 2, 3]), store, ending=Ending.LEAVE_OPEN)
     assert change_at_start(build(pipeline([1, 2, 3])), store, ()) == []
     with pytest.raises(
         mw.PipelineError, match="'out': the store has open windows of it that another operator"

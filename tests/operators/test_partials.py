@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
+from millwheel.master.ending import Start
 from millwheel.operators import foldings
 from millwheel.store.open import open_store
 from millwheel.worker import partials, route
@@ -55,7 +56,7 @@ def test_records_of_files_are_added_up_where_they_are_read(
     for by_columns in (True, False):
         monkeypatch.setattr(foldings, "BY_COLUMNS", by_columns)
         p, sink = pipeline(str(tmp_path / "*.jsonl"))
-        driver, executor = take(p, open_store("memory:"), slots=slots, begins=True)
+        driver, executor = take(p, open_store("memory:"), slots=slots, start=Start.RUN)
         driver.sizer.bound = 90
         monkeypatch.setattr(driver.sizer, "learn", lambda *_: None)
         report = run_to_the_end(driver, executor)
@@ -83,7 +84,7 @@ def test_a_sink_writes_the_same_lines_in_either_form(
         windowed = p.inject("in", mw.injectors.Records(records)).key_by("k").window(mw.windows.tumbling(10))
         sink = mw.sinks.JsonLines(tmp_path / str(by_columns))
         windowed.aggregate("out", n=mw.agg.sum("n"), m=mw.agg.mean("n")).sink(sink)
-        driver, executor = take(p, open_store("memory:"), begins=True)
+        driver, executor = take(p, open_store("memory:"), start=Start.RUN)
         run_to_the_end(driver, executor)
         driver.close()
         files = sorted((tmp_path / str(by_columns)).glob("part-*.jsonl"))
