@@ -18,7 +18,8 @@ When it is made, and when productions may leave the process:
    productions, and the next attempt answers with its report alone.
 3. *Compact* (the whole epoch in one process, `commit_compact`): all levels run, with every write deferred and
    no production outside; then the writes of the strong levels from the first to the last, then the sinks,
-   then the writes of the weak levels from the last to the first.
+   then the writes of the weak levels from the last to the first. Of two strong levels that follow each
+   other, the last shard of the first and the first shard of the second are one transaction (`transactions`).
    A hook that raises, or a crash before the first write: nothing is there. Between strong writes: the levels
    that are there answer from their checkpoints, and the later ones, whose senders are all committed, run on
    what those sent. Between the last strong write and the last weak one: as in 2.
@@ -41,7 +42,7 @@ from millwheel.errors import FencedError
 from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.graph import Graph
 from millwheel.model.names import WatermarkName
-from millwheel.store.base import Get, Shard, Snapshot, Store
+from millwheel.store.base import Get, Guard, Shard, Snapshot, Store
 from millwheel.store.keyspace import checkpoint_key, interval_key
 from millwheel.worker.plan import Interval, Plan
 
@@ -151,6 +152,19 @@ class StepCommit:
             return self.checkpoint(snapshot)
 
 
+@dataclass(frozen=True)
+class ShardWrite:
+    """A step's write as its parts, so that it can be one transaction with that of another level."""
+
+    shard: Shard
+    puts: Sequence[tuple[bytes, bytes]]
+    deletes: Sequence[bytes]
+    guard: Guard
+    done: Callable[[], None]
+    """Called when it is durable."""
+    kept: bool = False
+
+
 @dataclass
 class Deferred:
     """A step's write that waits."""
@@ -158,6 +172,8 @@ class Deferred:
     epoch: int
     level: int
     write: Callable[[], None]
+    parts: ShardWrite | None = None
+    """The same write, where it may be made together with others."""
 
 
 class DeferredWrites:
@@ -216,14 +232,59 @@ def commit_compact(
     Strong levels commit one after the other, from the first: whoever has acted on productions must find
     their sender committed. Then the sinks get theirs, and weak levels commit, from the last.
     """
-    for one in reversed(deferred):
-        if one.level not in weak:
-            try:
-                one.write()
-            except AlreadyCommitted as error:
-                raise EpochMoved(f"epoch {plan.epoch}, level {one.level}") from error
+    for together in transactions([one for one in reversed(deferred) if one.level not in weak]):
+        try:
+            _write(together)
+        except AlreadyCommitted as error:
+            raise EpochMoved(f"epoch {plan.epoch}, level {together[0].level}") from error
     deliver()
     settle(one for one in deferred if one.level in weak)
+
+
+def transactions(strong: Sequence[Deferred]) -> list[list[Deferred]]:
+    """The writes of strong levels, in order of levels, by transaction.
+
+    The shard that a level wrote last is written first by the next one, and both are one transaction: all
+    senders of the later level are durable by then, or become so in it. That saves a transaction, and two
+    waits for the disk, for each level behind the first; with one shard the epoch is one transaction.
+    """
+    found: list[list[Deferred]] = []
+    for level in sorted({one.level for one in strong}):
+        mine = [one for one in strong if one.level == level]
+        last = found[-1][-1].parts if found else None
+        if last is not None:
+            mine.sort(key=lambda one: one.parts is None or one.parts.shard is not last.shard)
+        for one in mine:
+            before = found[-1][-1] if found else None
+            if before is not None and before.level < level and _same_shard(before, one):
+                found[-1].append(one)
+            else:
+                found.append([one])
+    return found
+
+
+def _same_shard(one: Deferred, other: Deferred) -> bool:
+    return one.parts is not None and other.parts is not None and one.parts.shard is other.parts.shard
+
+
+def _write(together: Sequence[Deferred]) -> None:
+    """Makes writes of one shard in one transaction: where one of them is refused, so are all."""
+    parts = [one.parts for one in together if one.parts is not None]
+    if len(together) == 1 or len(parts) < len(together):
+        for one in together:
+            one.write()
+        return
+
+    def guard(get: Get) -> None:
+        for part in parts:
+            part.guard(get)
+
+    # Levels have computations of their own, so none deletes what another one puts.
+    puts = [put for part in parts for put in part.puts]
+    deletes = [key for part in parts for key in part.deletes]
+    parts[0].shard.write(puts, deletes, guard, kept=all(part.kept for part in parts))
+    for part in parts:
+        part.done()
 
 
 def weak_levels(graph: Graph) -> tuple[int, ...]:

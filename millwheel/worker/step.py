@@ -36,6 +36,7 @@ from millwheel.worker.commit import (
     Deferred,
     DeferredWrites,
     Outcome,
+    ShardWrite,
     StepCommit,
     weak_levels,
 )
@@ -142,13 +143,19 @@ class Worker:
         weak = level in self.weak
         puts, deletes = attempt.writes(outcome.without_productions() if weak else outcome)
 
-        def write() -> None:
-            commit.write(puts, deletes, kept=attempt.reading is not None)
+        kept = attempt.reading is not None
+
+        def keep() -> None:
             if attempt.reading is not None:
                 attempt.reading.keep(attempt.token, puts, deletes)
 
+        def write() -> None:
+            commit.write(puts, deletes, kept=kept)
+            keep()
+
         if weak or defer:
-            self._deferred.add(Deferred(plan.epoch, level, write))
+            parts = ShardWrite(commit.shard, puts, deletes, commit.guard, keep, kept)
+            self._deferred.add(Deferred(plan.epoch, level, write, parts))
             return outcome
         try:
             write()

@@ -1,0 +1,122 @@
+"""Which writes of a compact epoch are one transaction, and that no promise depends on the merging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import millwheel as mw
+from millwheel.master.driver import Driver
+from millwheel.master.local_executor import LocalExecutor
+from millwheel.model.graph import build
+from millwheel.store.memory import MemoryShard, MemoryStore
+from millwheel.testing import Faults, SimulationFailure, simulate
+from millwheel.worker import commit as commit_module
+from millwheel.worker.commit import (
+    AlreadyCommitted,
+    Deferred,
+    EpochMoved,
+    ShardWrite,
+    commit_compact,
+    transactions,
+)
+from millwheel.worker.step import Worker
+from tests.computations import Echo
+from tests.simulator import pipelines
+
+_SHARDS = [MemoryShard([]) for _ in range(4)]
+
+
+def _deferred(level: int, shard: int) -> Deferred:
+    parts = ShardWrite(_SHARDS[shard], [], [], lambda get: None, lambda: None)
+    return Deferred(1, level, lambda: None, parts)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_whatever_the_layout_a_level_is_never_durable_before_one_that_sends_to_it(layout: Any) -> None:
+    writes = [_deferred(level, shard) for level, shards in enumerate(layout, 1) for shard in shards]
+    found = transactions(writes)
+    assert sorted(id(one) for part in found for one in part) == sorted(map(id, writes))
+    durable: list[Deferred] = []
+    for together in found:
+        assert len({id(one.parts.shard) for one in together if one.parts is not None}) == 1
+        durable += together
+        for one in together:
+            assert all(sender in durable for sender in writes if sender.level < one.level)
+
+
+def test_each_level_behind_the_first_saves_a_transaction() -> None:
+    writes = [_deferred(level, shard) for level in (1, 2, 3) for shard in (0, 1)]
+    assert len(transactions(writes)) == 4
+    assert len(transactions([_deferred(level, 0) for level in (1, 2, 3)])) == 1
+    assert len(transactions([_deferred(1, shard) for shard in range(4)])) == 4
+
+
+def test_where_one_of_two_writes_is_refused_neither_is_made() -> None:
+    store = MemoryStore(1)
+
+    def refuse(get: Any) -> None:
+        raise AlreadyCommitted
+
+    guards = {1: lambda get: None, 2: refuse}
+    done: list[int] = []
+    deferred = []
+    for level in (2, 1):
+        puts = [(f"level {level}".encode(), b"")]
+        parts = ShardWrite(
+            store.shards[0],
+            puts,
+            [],
+            guards[level],
+            lambda level=level: done.append(level),  # type: ignore[misc]
+        )
+        deferred.append(Deferred(1, level, lambda: None, parts))
+    plan: Any = type("Plan", (), {"epoch": 1})
+    with pytest.raises(EpochMoved):
+        commit_compact(plan, deferred, (), lambda: None)
+    with store.shards[0].snapshot() as snapshot:
+        assert snapshot.get(b"level 1") is None
+    assert not done
+
+
+def test_a_compact_epoch_of_three_stages_on_two_shards_makes_six_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of which two are the journal's: its plan, and its commit. Without merging there would be eight."""
+    p = mw.Pipeline("three")
+    p.inject("s0", mw.injectors.Records([mw.Record(value={"k": n}, timestamp=n) for n in range(20)]))
+    for n in range(3):
+        p.add(Echo(f"s{n + 1}"), name=f"C{n}", inputs={f"s{n}": mw.by("k")}, outputs=[f"s{n + 1}"])
+    graph, store = build(p), MemoryStore(2)
+    driver = Driver(graph, store, slots=2, clock=lambda: 0, owner="a test")
+    plan = driver.next_plan()
+    assert plan is not None
+    assert plan.compact
+    writes: list[Any] = []
+    write = MemoryShard.write
+    monkeypatch.setattr(
+        MemoryShard, "write", lambda self, *rest, **more: (writes.append(self), write(self, *rest, **more))[1]
+    )
+    driver.run(plan, LocalExecutor(Worker(graph, driver.numbers, store)))
+    assert writes.count(store.journal) == 2
+    assert len(writes) == 6
+
+
+def test_a_level_that_is_merged_before_its_senders_are_durable_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The simulator can fail: all levels of a shard are one transaction, whatever the other shards have."""
+
+    def by_shard(strong: Any) -> Any:
+        groups: dict[int, list[Deferred]] = {}
+        for one in strong:
+            groups.setdefault(id(one.parts.shard), []).append(one)
+        return list(groups.values())
+
+    monkeypatch.setattr(commit_module, "transactions", by_shard)
+    faults = Faults(kill=0.05, lose=0.2, late=0.0, repeat=0.0, fail=0.0, slow=0.0, cut=0.0, most=20)
+    with pytest.raises(SimulationFailure):
+        simulate(pipelines.draws, seeds=range(400), faults=faults, check=pipelines.check_draws)
