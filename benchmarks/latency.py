@@ -58,7 +58,9 @@ def read_stamped(folder: Path) -> Latencies:
 
 
 def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
-    """Runs both systems in turns, prints a table, and writes the artifacts."""
+    """Runs both systems in turns, then millwheel under load; prints tables, and writes the artifacts."""
+    from benchmarks import curve  # which takes its turns from here
+
     seconds = 6.0 if quick else 25.0
     found: dict[str, list[list[float]]] = {}
     absent: dict[str, str] = {}
@@ -72,6 +74,8 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
                     absent[name] = str(error)
                 else:
                     found.setdefault(name, []).append(latencies)
+        curves, missing = curve.measure(spark, work, quick=quick)
+    absent |= missing
     systems = {name: summary(turns) for name, turns in found.items()}
     own = systems["millwheel"]["p50"]
     ratios = {name: own / part["p50"] for name, part in systems.items() if name in TARGETS}
@@ -83,11 +87,14 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
         "absent": absent,
         "ratios_of_medians": ratios,
         "targets": TARGETS,
+        "curve": curves,
+        "curve_goals": curve.goals(curves),
         "passed": {name: ratio <= TARGETS[name] for name, ratio in ratios.items()},
     }
     label = results.name("latency", quick=quick)
     results.save(label, result)
     _print(result)
+    curve.show(curves, result["curve_goals"])
     chart.bars(
         results.artifact(f"{label}.png"),
         f"Latency of a record at {RATE:,} records/s, milliseconds",
@@ -154,13 +161,22 @@ def _nothing(_: object) -> None:
     """A status that was asked for only to learn of an error."""
 
 
-def turn(spark: SparkSession, work: Path, start: Start, seconds: float, *, rate: int = RATE) -> list[float]:
+def turn(
+    spark: SparkSession,
+    work: Path,
+    start: Start,
+    seconds: float,
+    *,
+    rate: int = RATE,
+    target: writer.Target | None = None,
+) -> list[float]:
     """One system on a new writer's records: the latencies after the warm-up, in milliseconds."""
-    source, out = work / "in", work / "out"
-    source.mkdir(parents=True)
+    folder, out = work / "in", work / "out"
+    folder.mkdir(parents=True)
     out.mkdir()
+    source = folder if target is None else target
     total = int((_WARM_UP + seconds) * rate)
-    with start(spark, source, out, work) as check:
+    with start(spark, folder, out, work) as check:
         for number in range(1, _PRIMING + 1):
             writer.send(source, f"prime-{number}", [-number], random.Random(number))
             _wait(out, number, check, pause=0.05)
@@ -202,12 +218,12 @@ def summary(turns: list[list[float]]) -> dict[str, Any]:
     everything = sorted(latency for turn in turns for latency in turn)
     return {
         "records": len(everything),
-        **{f"p{percent}": round(_percentile(everything, percent), 1) for percent in _PERCENTILES},
-        "medians_by_turn": [round(_percentile(sorted(turn), 50), 1) for turn in turns],
+        **{f"p{percent}": round(percentile(everything, percent), 1) for percent in _PERCENTILES},
+        "medians_by_turn": [round(percentile(sorted(turn), 50), 1) for turn in turns],
     }
 
 
-def _percentile(values: Sequence[float], percent: float) -> float:
+def percentile(values: Sequence[float], percent: float) -> float:
     """Of sorted values: the smallest that ``percent`` of them do not exceed."""
     return values[max(math.ceil(len(values) * percent / 100) - 1, 0)]
 

@@ -82,7 +82,15 @@ def _latency(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
         [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES)] for name, part in result["systems"].items()
     ]
-    return markdown(["", *_PERCENTILES], rows)
+    systems = markdown(["", *_PERCENTILES], rows)
+    if not result.get("curve"):
+        return systems
+    names = [name for name in result["curve"][0] if name.startswith("p")]
+    points: list[list[object]] = [
+        [point["source"], point["stages"], point["rate"], *(f"{point[name]:,.1f} ms" for name in names)]
+        for point in result["curve"]
+    ]
+    return systems + "\n\n" + markdown(["source", "stages", "records/s", *names], points)
 
 
 def _guarantees(result: dict[str, Any]) -> str:

@@ -43,11 +43,43 @@ def write_stamped(path: Path, pairs: Iterable[tuple[int, int]]) -> None:
     os.replace(temporary, path.with_suffix(".time"))
 
 
-def pipeline(source: Path, out: Path) -> mw.Pipeline:
-    """The stage on millwheel."""
+class Relay(mw.Computation):
+    """A further stage: counts its key's records, and passes them on."""
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["count"] = self.state.get("count", 0) + 1
+        self.produce(self._stream, record.value)
+
+
+def _by_number(record: mw.Record) -> str:
+    return f"number-{record.value['number'] % _OTHER_KEYS}"
+
+
+_OTHER_KEYS = 97  # so that every further stage has its records from all keys of the one before
+
+
+def pipeline(source: Path, out: Path, *, stages: int = 1, injector: mw.Injector | None = None) -> mw.Pipeline:
+    """The stage on millwheel, and further ones behind it, each keyed another way."""
     p = mw.Pipeline("latency")
     files = mw.injectors.Files(source / "*.jsonl", timestamp="time", id="number", follow=True)
-    p.inject("queries", files)
+    p.inject("queries", injector or files)
     p.add(Numberer(), inputs={"queries": mw.by("query")}, outputs=["numbered"])
-    p.sink("numbered", Stamped(out))
+    last = "numbered"
+    for number in range(2, stages + 1):
+        by = _by_number if number % 2 == 0 else _by_count
+        p.add(
+            Relay(f"relayed-{number}"),
+            name=f"Relay{number}",
+            inputs={last: by},
+            outputs=[f"relayed-{number}"],
+        )
+        last = f"relayed-{number}"
+    p.sink(last, Stamped(out))
     return p
+
+
+def _by_count(record: mw.Record) -> str:
+    return f"count-{record.value['count'] % _OTHER_KEYS}"

@@ -63,17 +63,17 @@ def _pipeline(out: Out, trees: list[mw.Record], others: list[mw.Record]) -> mw.P
 
 def _day(store: Store, out: Out, *, tuesday: bool) -> mw.Report:
     trees, others = MONDAY + TUESDAY * tuesday, OTHERS + LATER * tuesday
-    return run(_pipeline(out, trees, others), store, slots=2, due_limit=DUE_LIMIT)
+    return run(_pipeline(out, trees, others), store, slots=4, due_limit=DUE_LIMIT)
 
 
 def _monday_dies(at: int, *, made: bool) -> tuple[MemoryStore, Out, bool]:
     """Monday, up to a write; and whether it came to its end before."""
-    store, out = MemoryStore(2), Out()
+    store, out = MemoryStore(4), Out()
     mortal = Mortal(store, at, made=made)
     driver, executor = take(
         _pipeline(out, MONDAY, OTHERS),
         mortal,
-        slots=2,
+        slots=4,
         due_limit=DUE_LIMIT,
         start=Start.RUN,
         owner="the victim",
@@ -89,9 +89,9 @@ def _monday_dies(at: int, *, made: bool) -> tuple[MemoryStore, Out, bool]:
 
 def _deaths() -> list[int]:
     """The writes of a whole run behind those that its driver makes as it starts."""
-    store = Mortal(MemoryStore(2), 0, made=True)
+    store = Mortal(MemoryStore(4), 0, made=True)
     driver, executor = take(
-        _pipeline(Out(), MONDAY, OTHERS), store, slots=2, due_limit=DUE_LIMIT, start=Start.RUN
+        _pipeline(Out(), MONDAY, OTHERS), store, slots=4, due_limit=DUE_LIMIT, start=Start.RUN
     )
     first = store.writes
     run_to_the_end(driver, executor)
@@ -107,7 +107,7 @@ def test_a_run_of_many_writes_is_tried() -> None:
 
 @pytest.mark.parametrize("made", [False, True], ids=["before the write", "after the write"])
 def test_monday_is_run_again_and_then_tuesday_as_though_nothing_had_happened(made: bool) -> None:
-    store, out = MemoryStore(2), Out()
+    store, out = MemoryStore(4), Out()
     _day(store, out, tuesday=False)
     _day(store, out, tuesday=True)
     wanted = out.counts()
