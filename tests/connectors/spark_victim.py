@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import millwheel as mw
-from millwheel.master import driver as master
+from millwheel import launch
 from millwheel.master.sizing import Sizer
 from millwheel.spark.session import local_session
 from tests.computations import Echo
@@ -34,7 +34,7 @@ def value(n: int) -> dict[str, Any]:
 class Small(Sizer):
     """Epochs stay small, however fast they are: there are to be many moments to be killed at."""
 
-    def __init__(self, target: float, longest: float | None) -> None:
+    def __init__(self, target: float, longest: float | None = None) -> None:
         super().__init__(target, longest)
         self.bound = PER_EPOCH
 
@@ -122,7 +122,7 @@ def sinks(config: dict[str, Any], spark: SparkSession) -> Iterator[mw.Sink]:
 def main() -> None:
     """Runs until its input is closed, unless it is killed."""
     config = json.loads(sys.argv[1])
-    master.Sizer = Small  # type: ignore[attr-defined, misc]
+    launch.Sizer = Small  # type: ignore[attr-defined, misc]
     spark = local_session()
     p = mw.Pipeline("victim")
     names = []
