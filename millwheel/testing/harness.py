@@ -90,7 +90,8 @@ class Harness:
         step_budget: float = math.inf,
     ) -> None:
         self._graph, self._sent, self._taps = _stand_in(pipeline)
-        self._store = MemoryStore(1 << (slots - 1).bit_length())
+        self.store = MemoryStore(1 << (slots - 1).bit_length())
+        """What a run would have in its store: to be checked, read by the tools, or damaged by a test."""
         self._options = Options(slots=slots, due_limit=due_limit, step_budget=step_budget)
         self._order = random.Random(seed)
         self._wall = 0
@@ -102,13 +103,13 @@ class Harness:
     def _start(self, start: Start = Start.RECOVERY) -> None:
         self._driver = Driver(
             self._graph,
-            self._store,
+            self.store,
             self._options,
             clock=lambda: self._wall,
             owner="the harness",
             start=start,
         )
-        worker = Worker(self._graph, self._driver.numbers, self._store, self._order)
+        worker = Worker(self._graph, self._driver.numbers, self.store, self._order)
         self._executor = LocalExecutor(worker)
 
     def send(
@@ -149,7 +150,7 @@ class Harness:
 
     def crash(self) -> None:
         """Loses everything but the store, and recovers."""
-        self._store.close()
+        self.store.close()
         self._start()
 
     def reopen(self) -> None:
@@ -179,7 +180,7 @@ class Harness:
             raise PipelineError("reopen() ends a run: call it outside of `with h.epoch()`")
         if all(sent.watermark == MAX_TIME for sent in self._sent.values()):
             self._close()
-        self._store.close()
+        self.store.close()
         self._start(Start.RUN)
 
     def _close(self) -> None:
@@ -229,7 +230,7 @@ class Harness:
 
     def explain_watermark(self, computation: str) -> Explanation:
         """Why a computation's low watermark stands where it stands."""
-        return explain(self._store, computation)
+        return explain(self.store, computation)
 
     def status(self) -> Report:
         """The counts since the harness was made, crashes included."""
@@ -251,7 +252,7 @@ class Harness:
 
     def _row(self, computation: str, key: str) -> Row | None:
         self._node(computation)
-        shards = self._store.shards
+        shards = self.store.shards
         shard = shards[tablet(key) * len(shards) // 64]
         with shard.snapshot() as snapshot:
             return find_row(snapshot, self._driver.numbers[computation], key)
@@ -265,7 +266,7 @@ class Harness:
         wall = self._wall
         before = {stream: (len(sent.records), sent.watermark) for stream, sent in self._sent.items()}
         collected = [(tap, copy.copy(tap._shards)) for tap in self._collects()]
-        self._store.mark()
+        self.store.mark()
         self._nested += 1
         try:
             yield
@@ -279,7 +280,7 @@ class Harness:
                 self._sent[stream].watermark = watermark
             for tap, shards in collected:
                 tap._shards = shards
-            self._store.undo()
+            self.store.undo()
             self.crash()
             raise
         finally:

@@ -99,7 +99,7 @@ class TestAState:
         h = _harness(mw.codecs.json)
         h.send("in", 1, timestamp=0, key="k")
         row = row_prefix(h._driver.numbers["Keeps"]) + row_suffix("k")
-        h._store.shards[0].write([(row, b"\x00not json")])
+        h.store.shards[0].write([(row, b"\x00not json")])
         with pytest.raises(
             mw.UserCodeError, match=r"computation 'Keeps', key 'k'.*cannot read the stored state"
         ):

@@ -27,6 +27,7 @@ import pytest
 from deltalake import write_deltalake
 
 import millwheel as mw
+from tests.connectors.kill_servers import server_or_none
 from tests.connectors.spark_victim import RECORDS, value
 from tests.crash.victims import Process
 from tests.servers.jars import fetched
@@ -196,15 +197,6 @@ class World:
         return [n for numbers in told.values() for n in numbers]
 
 
-def _server(request: pytest.FixtureRequest, name: str) -> Any:
-    """A server, or None where it cannot be had: what needs it is left out."""
-    try:
-        return request.getfixturevalue(name)
-    except pytest.skip.Exception as reason:
-        warnings.warn(f"left out: {reason}", stacklevel=2)
-        return None
-
-
 def _spark_kafka() -> str | None:
     """The jars of Spark's own source for Kafka, or None."""
     version = pyspark.__version__
@@ -220,7 +212,7 @@ def test_each_record_of_every_injector_is_once_in_every_sink(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     jars = _spark_kafka()
-    world = World(tmp_path, _server(request, "kafka"), _server(request, "postgres"), jars)
+    world = World(tmp_path, server_or_none(request, "kafka"), server_or_none(request, "postgres"), jars)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if jars:
         environment["PYSPARK_SUBMIT_ARGS"] = f"--jars {jars} pyspark-shell"

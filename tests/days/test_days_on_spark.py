@@ -12,7 +12,7 @@ import pytest
 
 import millwheel as mw
 from millwheel.cli import main
-from tests.connectors.test_kill_on_spark import _server
+from tests.connectors.kill_servers import server_or_none
 from tests.crash.victims import Process
 from tests.days.world import A_DAY, grow, pipeline, windows
 
@@ -29,7 +29,7 @@ TUESDAY = [(1, 39), (2, 21)]
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> tuple[str | None, str]:
     """The servers and a topic of Kafka; none where it cannot be had."""
-    broker = _server(request, "kafka")
+    broker = server_or_none(request, "kafka")
     if broker is None:
         return None, ""
     return broker.servers, broker.make_topic(f"days-{uuid.uuid4().hex}")

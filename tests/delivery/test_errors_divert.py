@@ -9,7 +9,7 @@ import pytest
 import millwheel as mw
 from tests.computations import Hooks, Log, hooks, single, values
 from tests.conftest import MakeHarness
-from tests.delivery.test_errors_stop import fragile
+from tests.delivery.fragile import fragile
 
 
 def diverting(**options: Any) -> mw.Pipeline:

@@ -9,17 +9,7 @@ import pytest
 import millwheel as mw
 from tests.computations import Counter, Hooks, hooks, single, values
 from tests.conftest import MakeHarness
-
-
-def fragile(c: Hooks, record: mw.Record) -> None:
-    """Changes everything there is to change, then raises for the value "bad"."""
-    c.state["n"] = c.state.get("n", 0) + 1
-    c.set_timer("t", 1_000)
-    c.hold(record.timestamp, str(c.state["n"]))
-    c.count("seen")
-    c.produce("out", record.value)
-    if record.value == "bad":
-        raise ValueError("no good")
+from tests.delivery.fragile import fragile
 
 
 def test_the_error_names_computation_key_record_and_cause(harness: MakeHarness) -> None:

@@ -13,7 +13,7 @@ from tests.computations import Hooks, hooks
 def entries(h: mw.testing.Harness) -> int:
     """What the store holds in all its shards, but for the counters that each tablet has."""
     counters = counters_key(0, 0)[:1]
-    found = [key for shard in h._store.all_shards for key, _ in shard.scan(b"", b"\xff")]
+    found = [key for shard in h.store.all_shards for key, _ in shard.scan(b"", b"\xff")]
     return sum(not key.startswith(counters) for key in found)
 
 
@@ -63,7 +63,7 @@ def test_a_key_that_had_a_hold_or_a_wall_timer_and_has_nothing_leaves_no_row(
         h.crash()
     for n in range(30):
         assert h._row("C", f"0 {n}") is None
-    assert not check(h._store).problems
+    assert not check(h.store).problems
 
 
 @pytest.mark.parametrize("streams", [1, 6, 20])

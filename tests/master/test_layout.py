@@ -26,8 +26,8 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.tools.check import check
 from millwheel.worker.commit import StepCommit
 from millwheel.worker.step import Worker
-from tests.watermarks.test_layout_changes import BACK, FRONT
-from tests.watermarks.test_layout_changes import Running as Held
+from tests.watermarks.held_layout import BACK, FRONT
+from tests.watermarks.held_layout import Running as Held
 
 _SHARDS = 4
 

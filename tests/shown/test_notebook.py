@@ -14,8 +14,8 @@ from millwheel.master.html import bars
 from millwheel.master.status import Report
 from millwheel.watch.progress import Notebook, in_notebook
 from tests.computations import Counter
+from tests.spark.counting import records
 from tests.spark.sources import Feed
-from tests.spark.test_run import records
 from tests.spark.waiting import eventually
 
 if TYPE_CHECKING:

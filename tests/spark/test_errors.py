@@ -9,7 +9,7 @@ import pytest
 
 import millwheel as mw
 from tests.computations import Counter, Hooks
-from tests.spark.test_run import in_order, records
+from tests.spark.counting import in_order, records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

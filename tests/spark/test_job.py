@@ -8,8 +8,8 @@ import pytest
 
 import millwheel as mw
 from tests.computations import Counter, Hooks, Windower, values
+from tests.spark.counting import counting, in_order, records
 from tests.spark.sources import Feed
-from tests.spark.test_run import counting, in_order, records
 from tests.spark.waiting import LIMIT, eventually
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import pytest
 
 import millwheel as mw
 from tests.computations import Counter, Echo, Hooks, Log, Windower, values
+from tests.spark.counting import counting, in_order, records
 from tests.spark.sources import Feed, Folder
 from tests.spark.waiting import eventually
 
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-def records(count: int, first: int = 0) -> list[mw.Record]:
-    """Ten a second, of five users, every tenth a duplicate of the one before."""
-    found = []
-    for n in range(first, first + count):
-        id = n - 1 if n % 10 == 9 else n
-        value = {"user": id % 5, "n": id}
-        found.append(mw.Record(value=value, timestamp=id * mw.SECOND // 10, id=id))
-    return found
 
 
 class Pairs(mw.Computation):
@@ -65,10 +56,6 @@ def big_graph(injector: mw.Injector) -> tuple[mw.Pipeline, dict[str, mw.sinks.Co
     for stream, sink in sinks.items():
         p.sink(stream, sink)
     return p, sinks
-
-
-def in_order(found: list[mw.Record]) -> list[tuple[str, int, str]]:
-    return sorted((r.key, r.timestamp, repr(r.value)) for r in found)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +130,6 @@ def test_the_report_says_what_was_done(spark: SparkSession, where: str) -> None:
     assert report.low_watermarks == {"C": mw.MAX_TIME, "Counter": mw.MAX_TIME}
     assert [record.timestamp for record in errors.records] == [10]
     assert "hold" in str(report)
-
-
-def counting(injector: mw.Injector) -> tuple[mw.Pipeline, mw.sinks.Collect]:
-    p = mw.Pipeline("counting")
-    p.inject("in", injector)
-    p.add(Counter(), inputs={"in": mw.by("user")}, outputs=["counts"])
-    sink = mw.sinks.Collect()
-    p.sink("counts", sink)
-    return p, sink
 
 
 def test_a_second_run_on_the_same_store_processes_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psycopg
@@ -22,6 +22,7 @@ from tests.servers.postgres import Cluster
 from tests.servers.proxy import Moment, proxy
 from tests.store.conftest import Open
 from tests.store.driving import contents
+from tests.store.postgres_rows import count_waits, rows
 
 GROUPS = [b"T" + bytes(12), b"T" + bytes(11) + b"\x01", b"T\x00\x01" + b"\xff" * 10, b"T" + b"\xff" * 12]
 SUFFIXES = [b"\x00", b"\x00\x00", b"a", b"a\x00", b"ab", b"b", b"\xff", b"\xff\xff"]
@@ -49,12 +50,6 @@ def timers(time: int, count: int, first: int = 0) -> list[tuple[bytes, bytes]]:
         (timer_key(1, b"\x00" * 8 + b"%04d" % key, KIND_WATERMARK, time), b"")
         for key in range(first, first + count)
     ]
-
-
-def rows(store: PostgresStore) -> dict[bytes, bytes]:
-    """What stands in the table of the first shard."""
-    query = f"SELECT key, value FROM {store._tables[1]}"
-    return dict(store._sessions.run(lambda session: session.rows(query)))
 
 
 def bundles(store: PostgresStore) -> list[int]:
@@ -193,7 +188,7 @@ def test_any_sequence_of_writes_and_readings_is_that_of_a_dict(
 ) -> None:
     monkeypatch.setattr(snapshot, "_FIRST_ROWS", 2)
     first = any_store[0]
-    first._sessions.run(lambda session: session.send(f"TRUNCATE {first._tables[1]}") and session.sync())
+    first.sessions.run(lambda session: session.send(f"TRUNCATE {first.tables[1]}") and session.sync())
     shards = [store.shards[0] for store in any_store]
     for shard in shards:
         assert isinstance(shard, PostgresShard)
@@ -246,7 +241,7 @@ def test_the_journal_packs_nothing(open_it: Open) -> None:
     entries = [*timers(5, 9), (b"U" * 21, b"of no bundle")]
     store.journal.write(entries)
     assert contents(store.journal) == dict(entries)
-    assert len(store._sessions.run(lambda session: session.rows(f"SELECT * FROM {store._tables[0]}"))) == 10
+    assert len(store.sessions.run(lambda session: session.rows(f"SELECT * FROM {store.tables[0]}"))) == 10
     store.journal.write([], [key for key, _ in entries])
     assert contents(store.journal) == {}
 
@@ -314,21 +309,20 @@ def test_a_server_that_knows_no_merge_cuts_bundles_too(
 # What it costs.
 
 
-def _waits(store: PostgresStore, work: Callable[[], object]) -> tuple[int, int]:
-    """How often some work has waited for the server, and how many statements it has sent."""
-    waits, statements = store.traffic.waits, store.traffic.statements
-    work()
-    return store.traffic.waits - waits, store.traffic.statements - statements
-
-
 def test_to_remove_timers_costs_no_round_trip_where_there_is_a_guard(open_it: Open) -> None:
     store = open_it()
     shard = store.shards[0]
     shard.write(timers(5, 100))
     gone = [key for key, _ in timers(5, 50)]
-    assert _waits(store, lambda: shard.write([(b"R", b"")], (), lambda get: (get(b"M"), None)[1])) == (2, 6)
-    assert _waits(store, lambda: shard.write([(b"S", b"")], gone, lambda get: (get(b"M"), None)[1])) == (2, 8)
-    assert _waits(store, lambda: shard.write([], [b"R"])) == (2, 5)
+    assert count_waits(store, lambda: shard.write([(b"R", b"")], (), lambda get: (get(b"M"), None)[1])) == (
+        2,
+        6,
+    )
+    assert count_waits(store, lambda: shard.write([(b"S", b"")], gone, lambda get: (get(b"M"), None)[1])) == (
+        2,
+        8,
+    )
+    assert count_waits(store, lambda: shard.write([], [b"R"])) == (2, 5)
     assert contents(shard) == {b"S": b"", **dict(timers(5, 50, 50))}
 
 
@@ -339,21 +333,29 @@ def test_what_is_prefetched_of_the_index_costs_one_round_trip(open_it: Open) -> 
     for time in range(5, 9):
         shard.write([*timers(time, 300), *timers(time + 100, 1)])
     with shard.snapshot() as snapshot:
-        assert _waits(store, lambda: snapshot.prefetch([(prefix, after(prefix), 20), just(b"M")]))[0] == 1
+        assert (
+            count_waits(store, lambda: snapshot.prefetch([(prefix, after(prefix), 20), just(b"M")]))[0] == 1
+        )
         scan = snapshot.scan(prefix, after(prefix))
         # Fewer were asked for than the first time has: it comes whole.
-        assert _waits(store, lambda: list(itertools.islice(scan, 300))) == (0, 0)
-        assert _waits(store, lambda: list(scan))[0] <= 2
-        assert _waits(store, lambda: next(snapshot.scan(timers(6, 1)[0][0] + b"\x00", after(prefix))))[0] == 1
+        assert count_waits(store, lambda: list(itertools.islice(scan, 300))) == (0, 0)
+        assert count_waits(store, lambda: list(scan))[0] <= 2
+        assert (
+            count_waits(store, lambda: next(snapshot.scan(timers(6, 1)[0][0] + b"\x00", after(prefix))))[0]
+            == 1
+        )
 
 
 def test_a_range_without_timers_costs_what_it_did(open_it: Open) -> None:
     store = open_it()
     store.shards[0].write([(b"R%d" % i, b"") for i in range(9)])
     with store.shards[0].snapshot() as snapshot:
-        assert _waits(store, lambda: snapshot.prefetch([(b"R", b"S", 20)])) == (1, 3)  # with BEGIN, and runs
-        assert _waits(store, lambda: list(snapshot.scan(b"C", b"D"))) == (1, 1)
-        assert _waits(store, lambda: snapshot.get_each([b"R1", b"R2"])) == (1, 1)
+        assert count_waits(store, lambda: snapshot.prefetch([(b"R", b"S", 20)])) == (
+            1,
+            3,
+        )  # with BEGIN, and runs
+        assert count_waits(store, lambda: list(snapshot.scan(b"C", b"D"))) == (1, 1)
+        assert count_waits(store, lambda: snapshot.get_each([b"R1", b"R2"])) == (1, 1)
 
 
 # Versions.

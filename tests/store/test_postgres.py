@@ -400,7 +400,7 @@ def test_a_server_that_does_not_wait_for_its_disk_does_so_for_a_store(postgres: 
     postgres.run("ALTER DATABASE careless SET synchronous_commit = off")
     postgres.run("ALTER DATABASE careless SET idle_session_timeout = '1s'")
     store = PostgresStore(url)
-    session = store._sessions.take()
+    session = store.sessions.take()
     assert session.rows("SHOW synchronous_commit") == [("on",)]
     assert session.rows("SHOW idle_session_timeout") == [("0",)]
     session.close()

@@ -16,10 +16,10 @@ from tests.store.driving import contents
 
 def test_a_write_ends_however_little_the_network_takes_at_once(open_it: Open) -> None:
     store = open_it()
-    session = store._sessions.take()
+    session = store.sessions.take()
     with socket.socket(fileno=os.dup(session._connection.fileno())) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    store._sessions.give(session)
+    store.sessions.give(session)
     entries = {b"%d" % i: os.urandom(1_500_000) for i in range(7)}  # the last statement is a large one too
     store.shards[0].write(list(entries.items()))
     assert contents(store.shards[0]) == entries

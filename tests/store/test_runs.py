@@ -20,8 +20,8 @@ from tests.servers.postgres import Cluster
 from tests.servers.proxy import Moment, proxy
 from tests.store.conftest import Open
 from tests.store.driving import contents
-from tests.store.test_bundles import _waits
-from tests.store.test_bundles import rows as stored
+from tests.store.postgres_rows import count_waits
+from tests.store.postgres_rows import rows as stored
 
 
 def _rows(value: bytes, first: int = 0, count: int = 100) -> list[tuple[bytes, bytes]]:
@@ -146,8 +146,8 @@ def test_a_row_that_waits_is_not_asked_for_and_one_that_does_not_is(open_it: Ope
     shard.write(_rows(b"1"), kept=True)
     with shard.snapshot() as snapshot:
         snapshot.prefetch([just(b"M")])
-        assert _waits(store, lambda: snapshot.get_each([key for key, _ in _rows(b"")])) == (0, 0)
-        assert _waits(store, lambda: snapshot.get_each([key for key, _ in _rows(b"", 99, 2)])) == (1, 1)
+        assert count_waits(store, lambda: snapshot.get_each([key for key, _ in _rows(b"")])) == (0, 0)
+        assert count_waits(store, lambda: snapshot.get_each([key for key, _ in _rows(b"", 99, 2)])) == (1, 1)
         assert snapshot.get_each([key for key, _ in _rows(b"", 99, 2)]) == [b"1", b"0"]
 
 
@@ -158,7 +158,7 @@ def test_another_process_fetches_a_run_once(open_it: Open) -> None:
     for waits in (1, 0):
         with store.shards[0].snapshot() as snapshot:
             snapshot.prefetch([just(b"M")])
-            assert _waits(store, lambda snapshot=snapshot: snapshot.get_each(wanted))[0] == waits  # type: ignore[misc]
+            assert count_waits(store, lambda snapshot=snapshot: snapshot.get_each(wanted))[0] == waits  # type: ignore[misc]
 
 
 def test_a_reading_sees_the_runs_that_there_were_when_it_began(open_it: Open) -> None:
@@ -252,8 +252,8 @@ def test_the_journal_has_none(open_it: Open) -> None:
     store = open_it()
     store.journal.write(_rows(b"1"), kept=True)
     assert contents(store.journal) == dict(_rows(b"1"))
-    assert store._sessions.run(
-        lambda session: session.rows(f"SELECT count(*) FROM {store._tables[0]} WHERE key < 'R'")
+    assert store.sessions.run(
+        lambda session: session.rows(f"SELECT count(*) FROM {store.tables[0]} WHERE key < 'R'")
     ) == [(0,)]
 
 

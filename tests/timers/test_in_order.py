@@ -193,7 +193,7 @@ def test_whatever_the_epochs_all_is_as_in_a_naive_reference(seed: int) -> None:
     expected.epoch([], mw.MAX_TIME)
     same(h, expected)
     assert h.status().waiting == {"Log": 0}
-    for shard in h._store.shards:
+    for shard in h.store.shards:
         with shard.snapshot() as snapshot:
             assert list(snapshot.scan(b"W", b"X")) == []
 
@@ -215,7 +215,7 @@ def same(h: mw.testing.Harness, expected: Reference) -> None:
     assert counts == expected.counts
     timers = [time for key in expected.keys.values() for time in key.timers.values()]
     assert h.low_watermark("Log") == min([expected.watermark, *timers])
-    assert check(h._store).problems == []
+    assert check(h.store).problems == []
 
 
 def test_no_order_of_arrival_and_no_cutting_changes_what_is_produced() -> None:
@@ -378,7 +378,7 @@ def test_what_waits_is_shown_by_inspect_and_status() -> None:
     h.send("in", ["go", 1], timestamp=10, key="a")
     h.send("in", ["go", 2], timestamp=5, key="a")
     h.send("in", ["go", 3], timestamp=7, key="b")
-    found = inspect(h._store, "Log", "a")
+    found = inspect(h.store, "Log", "a")
     assert [(record["timestamp"], record["value"]) for record in found.waiting] == [
         (5, ["go", 2]),
         (10, ["go", 1]),
@@ -386,9 +386,9 @@ def test_what_waits_is_shown_by_inspect_and_status() -> None:
     assert not found.found
     assert text.key(found).count("waiting: record of 'in' at") == 2
     assert "3 waiting" in str(h.status())
-    (part,) = look(h._store, 0).computations
+    (part,) = look(h.store, 0).computations
     assert part.waiting == 3
-    assert "waiting" in text.status(look(h._store, 0))
+    assert "waiting" in text.status(look(h.store, 0))
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)

@@ -11,7 +11,7 @@ import pytest
 import millwheel as mw
 from millwheel.cli import main
 from tests.computations import Hooks, Windower
-from tests.watermarks.test_partitions import Partitions, Running
+from tests.watermarks.partitions import Partitions, Running
 
 Hook = Callable[[Hooks, mw.Record], None]
 

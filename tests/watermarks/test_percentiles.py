@@ -9,7 +9,7 @@ import pytest
 import millwheel as mw
 from millwheel.store.memory import MemoryStore
 from tests.computations import Hooks, Windower
-from tests.watermarks.test_partitions import Partitions, Running
+from tests.watermarks.partitions import Partitions, Running
 
 
 def held(percentile: float, **options: Any) -> mw.Pipeline:

@@ -242,7 +242,8 @@ class PostgresStore(Store):
         patience = _number(name, ours.get("patience", str(_PATIENCE)))
         first = patience if "id" in ours else min(patience, _FIRST_PATIENCE)
         self._name = name
-        self._sessions = Sessions(self._url, name=name, patience=patience, first_patience=first)
+        self.sessions = Sessions(self._url, name=name, patience=patience, first_patience=first)
+        """The connections, for statements beside those of the store."""
         self._readonly = readonly
         self._keeper: Session | None = None
         self._keeping = threading.Lock()
@@ -255,30 +256,31 @@ class PostgresStore(Store):
         separator = "&" if "?" in self._url else "?"
         own = "".join(f"&{key}={ours[key]}" for key in ("patience",) if key in ours)
         self.address = f"{self._url}{separator}schema={quote(self._schema)}{own}&id={self._about.identity}"
-        self._tables = [f"{quoted(self._schema)}.{table}" for table in tables(self._about.shards)]
+        self.tables = [f"{quoted(self._schema)}.{table}" for table in tables(self._about.shards)]
+        """The tables, with their schema: the journal's, then one for each shard."""
         found = [
             PostgresShard(
-                self._sessions,
+                self.sessions,
                 table,
                 (self._about.lock, number),
                 Bundler() if number > 1 else None,
                 readonly=readonly,
             )
-            for number, table in enumerate(self._tables, start=1)
+            for number, table in enumerate(self.tables, start=1)
         ]
         self.journal: Shard = found[0]
         self.shards: Sequence[Shard] = found[1:]
-        self._sessions.on_connect = self._keep
+        self.sessions.on_connect = self._keep
 
     def _open(self, shards: int, *, existing: bool, identity: str | None) -> About:
         upgrade = not self._readonly
-        about = self._sessions.run(lambda session: read_about(session, self._schema, upgrade=upgrade))
+        about = self.sessions.run(lambda session: read_about(session, self._schema, upgrade=upgrade))
         if about is None:
             if existing or identity is not None:
                 raise StoreError(f"there is no store in {self._name[len('the store ') :]}")
-            self._sessions.run(lambda session: make(session, self._schema, shards))
-            self._sessions.close()  # psycopg forgets its statements where tables are altered
-            about = self._sessions.run(lambda session: read_about(session, self._schema))
+            self.sessions.run(lambda session: make(session, self._schema, shards))
+            self.sessions.close()  # psycopg forgets its statements where tables are altered
+            about = self.sessions.run(lambda session: read_about(session, self._schema))
         if about is None or (identity is not None and about.identity != identity):
             raise StoreError(f"{self._name} is another one by now: it was removed and made anew")
         return about
@@ -286,7 +288,7 @@ class PostgresStore(Store):
     @property
     def traffic(self) -> Traffic:
         """What this process has sent to the server, and how often it has waited for it."""
-        return self._sessions.traffic
+        return self.sessions.traffic
 
     def lock(self, owner: str, *, takeover: bool = False) -> None:
         if not self._take_lock(owner, takeover=takeover):
@@ -298,11 +300,9 @@ class PostgresStore(Store):
 
     def _take_lock(self, owner: str, *, takeover: bool) -> bool:
         """The lock is the session's own: a driver that dies, or is cut off, has it no longer."""
-        session, taken = self._sessions.hold(
-            lambda session: self._try_lock(session, owner, takeover=takeover)
-        )
+        session, taken = self.sessions.hold(lambda session: self._try_lock(session, owner, takeover=takeover))
         if not taken:
-            self._sessions.give(session)
+            self.sessions.give(session)
             return False
         if self._keeper is not None:
             self._keeper.close()
@@ -339,21 +339,21 @@ class PostgresStore(Store):
 
     def _holder(self) -> str:
         query = f"SELECT value FROM {quoted(self._schema)}.about WHERE name = 'owner'"
-        found = self._sessions.run(lambda session: session.rows(query))
+        found = self.sessions.run(lambda session: session.rows(query))
         return str(found[0][0]) or "another driver"
 
     def close(self) -> None:
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
-        self._sessions.close()
+        self.sessions.close()
 
     def size(self) -> int:
-        query = f"SELECT {' + '.join(f'pg_total_relation_size({_text(table)})' for table in self._tables)}"
-        return int(self._sessions.run(lambda session: session.rows(query))[0][0])
+        query = f"SELECT {' + '.join(f'pg_total_relation_size({_text(table)})' for table in self.tables)}"
+        return int(self.sessions.run(lambda session: session.rows(query))[0][0])
 
     def in_use(self) -> bool | None:
-        found = self._sessions.run(lambda session: session.rows(_HOLDER, (self._about.lock, 0)))
+        found = self.sessions.run(lambda session: session.rows(_HOLDER, (self._about.lock, 0)))
         return bool(found)
 
     def compact(self) -> tuple[int, int]:
@@ -362,8 +362,8 @@ class PostgresStore(Store):
         Only for who holds the lock: a table is closed to everybody meanwhile, and needs room beside itself.
         """
         before = self.size()
-        for table in self._tables:
-            self._sessions.run(partial(Session.plainly, query=f"VACUUM (FULL, ANALYZE) {table}"))
+        for table in self.tables:
+            self.sessions.run(partial(Session.plainly, query=f"VACUUM (FULL, ANALYZE) {table}"))
         return before, self.size()
 
 
