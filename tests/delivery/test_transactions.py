@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
+from millwheel.master.options import Options
 from millwheel.model.graph import build
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.testing import Faults, SimulationFailure, simulate
@@ -91,7 +92,7 @@ def test_a_compact_epoch_of_three_stages_on_two_shards_makes_six_writes(
     for n in range(3):
         p.add(Echo(f"s{n + 1}"), name=f"C{n}", inputs={f"s{n}": mw.by("k")}, outputs=[f"s{n + 1}"])
     graph, store = build(p), MemoryStore(2)
-    driver = Driver(graph, store, slots=2, clock=lambda: 0, owner="a test")
+    driver = Driver(graph, store, Options(slots=2), clock=lambda: 0, owner="a test")
     plan = driver.next_plan()
     assert plan is not None
     assert plan.compact
