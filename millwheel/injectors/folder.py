@@ -95,7 +95,7 @@ class Folder:
     def _look_at_changes(self, watch: Watch) -> bool:
         """Looks at the files that were written since the last look; False: all must be looked at.
 
-        A look at 600 files takes 4 ms, and at one of them 0.02 ms.
+        A look at all of 600 files takes 4 ms.
         """
         changed = watch.changes()
         if changed is None or time.monotonic() >= self._all_at:
