@@ -120,17 +120,18 @@ def staging(url: str, origin: str, sink: str) -> ObjectStaging:
     return ObjectStaging(below(url, f"_millwheel/{origin}"), sink)
 
 
-_publishers: dict[str, ObjectPublisher] = {}
+publishers: dict[str, ObjectPublisher] = {}
+"""Those of this process, by prefix."""
 
 
 def object_publisher(url: str, sink: str, render: Render) -> ObjectPublisher:
     """Return this process's publisher of a prefix: the sinks of several streams may share one."""
-    if url not in _publishers:
-        _publishers[url] = ObjectPublisher(url, sink, render)
-    return _publishers[url]
+    if url not in publishers:
+        publishers[url] = ObjectPublisher(url, sink, render)
+    return publishers[url]
 
 
 def close(url: str) -> None:
     """Publish all that is committed, and forget the publisher; one that never began has nothing."""
-    if url in _publishers:
-        _publishers.pop(url).close()
+    if url in publishers:
+        publishers.pop(url).close()

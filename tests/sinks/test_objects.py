@@ -35,7 +35,7 @@ class Place:
         )
 
     def begun(self, epoch: int = 0, **options: Any) -> mw.Sink:
-        object_publisher._publishers.clear()  # as in a new process
+        object_publisher.publishers.clear()  # as in a new process
         sink = self.sink(**options)
         sink.open()
         sink.begin("a", epoch)
@@ -126,7 +126,7 @@ def test_of_two_drivers_that_publish_at_once_one_is_first(
     stale = place.begun()
     stale.write(1, 0, [_record(1)])
     stale.commit(1)
-    publisher = object_publisher._publishers[place.url]
+    publisher = object_publisher.publishers[place.url]
     real = Bucket.create
     taken: list[bool] = []
 
