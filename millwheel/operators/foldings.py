@@ -15,12 +15,17 @@ from millwheel.operators.windows import Fixed, Sliding
 BY_COLUMNS = True
 """False keeps all windows in rows by key: for tests, which compare the two."""
 
+_HUGE = 1 << 62  # what ends of windows are computed from has 64 bits
+
 _KINDS: dict[type[Aggregate], FoldKind] = {Count: "count", Sum: "sum", Min: "min", Max: "max", Mean: "mean"}
 
 
 def folding(window: Fixed, stream: str, aggregates: dict[str, Aggregate]) -> Folding | None:
     """The folding of windows that are emitted once; None where they need rows by key."""
+    every, offset = (window.every, 0) if isinstance(window, Sliding) else (window.size, window.offset)
     if not BY_COLUMNS or any(type(aggregate) not in _KINDS for aggregate in aggregates.values()):
+        return None
+    if max(window.size, every, abs(offset)) >= _HUGE:
         return None
     folds = []
     for name, aggregate in aggregates.items():
@@ -29,7 +34,6 @@ def folding(window: Fixed, stream: str, aggregates: dict[str, Aggregate]) -> Fol
         field = read.name if isinstance(read, FieldOf) and "." not in read.name else None
         folds.append(Folded(name, _KINDS[type(aggregate)], read, field, aggregate))
     shown = ", ".join(f"{folded.kind}({_shown(folded)})" for folded in folds)
-    every, offset = (window.every, 0) if isinstance(window, Sliding) else (window.size, window.offset)
     return Folding(stream, window.size, every, offset, tuple(folds), f"{window!r}: {shown}")
 
 

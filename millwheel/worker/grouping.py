@@ -149,11 +149,22 @@ def _spread_slowly(folding: Folding, times: list[int], before: int) -> Spread:
     for number, time in enumerate(times):
         mine = folding.starts(time)
         kept = [start for start in mine if start + folding.size > before]
+        if kept and kept[0] < -_LARGEST:
+            raise BeforeTime(number, kept[0])
         late += time < before
         dropped += bool(mine) and not kept
         records += [number] * len(kept)
         starts += kept
     return Spread(np.array(records, np.int64), np.array(starts, np.int64), late, dropped)
+
+
+class BeforeTime(Exception):
+    """A record is in a window that begins before the first time that 64 bits hold."""
+
+    def __init__(self, record: int, start: int) -> None:
+        super().__init__(record, start)
+        self.record = record
+        self.start = start
 
 
 def numbers_of(values: Sequence[Any] | Numbers) -> tuple[Numbers, Numbers | None] | None:

@@ -442,8 +442,8 @@ def user_error(context: HookContext, error: Exception) -> UserCodeError:
     else:
         where = "process_timer" if isinstance(hand, Timer) else "process_record"
         raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
-        message = (
-            f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}; it had {shorten(hand)}"
+        message = f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}" + (
+            f"; it had {shorten(hand)}" if hand is not None else ""
         )
     return UserCodeError(
         message,

@@ -19,6 +19,7 @@ from millwheel.model.folding import Folding
 from millwheel.store.keyspace import tablets_of
 from millwheel.store.windows import StoredColumn
 from millwheel.worker.grouping import (
+    BeforeTime,
     Column,
     Numbers,
     Partials,
@@ -63,7 +64,10 @@ def partials_of(
     if set(map(type, keys)) != {str}:
         return None  # some are skipped
     names, codes = codes_of(keys)
-    mine = spread(folding, np.asarray(timestamps, np.int64), before)
+    try:
+        mine = spread(folding, np.asarray(timestamps, np.int64), before)
+    except BeforeTime:
+        return None  # who receives the record says so
     at, starts, groups = grouped(codes[mine.records], mine.starts, folding)
     found: list[Column] = []
     for folded in folding.folds:

@@ -30,6 +30,7 @@ from millwheel.store.windows import END, OTHER_FORM, WindowRow, is_window, windo
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.grouping import (
+    BeforeTime,
     Column,
     Numbers,
     Partials,
@@ -180,7 +181,11 @@ class WindowRun:
         keys = list(map(arrivals.keys.__getitem__, piece))
         times = list(map(arrivals.timestamps.__getitem__, piece))
         names, codes = codes_of(keys)
-        mine = spread(folding, np.array(times, np.int64), self._before)
+        try:
+            mine = spread(folding, np.array(times, np.int64), self._before)
+        except BeforeTime as found:
+            early = OverflowError(f"its window begins at {found.start}, which has more than 64 bits")
+            raise _with_record(self._context, arrivals, piece[found.record], self._before, early) from None
         report.late += mine.late
         report.dropped += mine.dropped
         report.records += len(piece) - mine.dropped
@@ -280,11 +285,10 @@ class WindowRun:
     def _failed(self, error: Unmerged, arrivals: Arrivals) -> UserCodeError:
         """What could not be merged, with a record of the key that came in this epoch."""
         context = self._context
-        context.key, context.hand = error.key, None
         for position, key in enumerate(arrivals.keys):
             if key == error.key:
-                time, stream = arrivals.timestamps[position], arrivals.streams[position]
-                context.hand = Record(arrivals.value(position), time, key, stream, arrivals.id(position))
+                return _with_record(context, arrivals, position, self._before, error.cause)
+        context.key, context.hand = error.key, None  # its sender has added up its records
         return user_error(context, error.cause)
 
     def _load(self, snapshot: Snapshot, pairs: list[tuple[int, int]]) -> dict[tuple[int, int], _Stored]:
@@ -441,9 +445,14 @@ class _Reading:
         return found
 
     def _failed(self, record: int, error: Exception) -> UserCodeError:
-        arrivals, context, position = self._arrivals, self._context, self._piece[record]
-        value, time, key = arrivals.value(position), arrivals.timestamps[position], arrivals.keys[position]
-        late = time < self._before
-        context.key = key
-        context.hand = Record(value, time, key, arrivals.streams[position], arrivals.id(position), late)
-        return user_error(context, error)
+        return _with_record(self._context, self._arrivals, self._piece[record], self._before, error)
+
+
+def _with_record(
+    context: HookContext, arrivals: Arrivals, position: int, before: int, error: Exception
+) -> UserCodeError:
+    """What went wrong with a record that came."""
+    value, time, key = arrivals.value(position), arrivals.timestamps[position], arrivals.keys[position]
+    context.key = key
+    context.hand = Record(value, time, key, arrivals.streams[position], arrivals.id(position), time < before)
+    return user_error(context, error)

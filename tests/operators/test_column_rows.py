@@ -16,8 +16,8 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.open import open_store
 from millwheel.store.tools.check import check
 from millwheel.store.tools.copy import copy
+from millwheel.store.tools.export import states, timers
 from millwheel.store.tools.forget import forget
-from millwheel.watch.dump import states, timers
 from millwheel.watch.key_view import inspect
 from tests.operators.feeding import source
 from tests.store.driving import run
