@@ -63,14 +63,7 @@ class Tablets:
     def due(self, snapshot: Snapshot, watermark: int, now: int, limit: int) -> tuple[list[bytes], bool]:
         """The row suffixes of keys with a due timer, ``limit`` at most, and whether there are more."""
         found: dict[bytes, None] = {}
-        ranges: list[Range] = []
-        for kind, time in ((KIND_WATERMARK, watermark), (KIND_WALL, now)):
-            for tablet, counters in self._counters.items():
-                if not counters[FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
-                    continue
-                prefix = timer_prefix(self._computation, tablet, kind)
-                stop = after(prefix) if time >= MAX_TIME else prefix + time_bytes(time + 1)
-                ranges.append((prefix, stop, counters[FIRST_KIND + kind] + 1))
+        ranges = self._due_ranges(KIND_WATERMARK, watermark) + self._due_ranges(KIND_WALL, now)
         share = _share(limit, len(ranges))
         snapshot.prefetch([(start, stop, min(most, share)) for start, stop, most in ranges])
         for start, stop, _ in ranges:
@@ -79,6 +72,22 @@ class Tablets:
                     return list(found), True
                 found[key[TIMER_SUFFIX:]] = None
         return list(found), False
+
+    def each_due(self, snapshot: Snapshot, watermark: int) -> Iterator[bytes]:
+        """The row suffixes of all keys with a due watermark timer, as `due` has them."""
+        for start, stop, _ in self._due_ranges(KIND_WATERMARK, watermark):
+            yield from (key[TIMER_SUFFIX:] for key, _ in snapshot.scan(start, stop))
+
+    def _due_ranges(self, kind: int, time: int) -> list[Range]:
+        """Where the index has what is due, and at most how much."""
+        ranges: list[Range] = []
+        for tablet, counters in self._counters.items():
+            if not counters[FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
+                continue
+            prefix = timer_prefix(self._computation, tablet, kind)
+            stop = after(prefix) if time >= MAX_TIME else prefix + time_bytes(time + 1)
+            ranges.append((prefix, stop, counters[FIRST_KIND + kind] + 1))
+        return ranges
 
     def pending(self, snapshot: Snapshot, kind: int) -> list[tuple[bytes, int]]:
         """The row suffix of every key that has something of a kind, and when its first is."""

@@ -123,6 +123,9 @@ class WindowRun:
         due: list[bytes] = []
         if self._fires:
             due, report.more_due = self._tablets.due(snapshot, self._after, MIN_TIME, due_limit)
+        if report.more_due:  # rows by key come first, also those that are not among the first in the index
+            by_key = (row for row in self._tablets.each_due(snapshot, self._after) if not is_window(row))
+            due = list(itertools.islice(by_key, due_limit)) or due
         parts = [part for part in self._grouped(arrivals) if len(part.keys)]
         for sent in self._sent:
             report.late += sent.late

@@ -125,6 +125,26 @@ def test_windows_that_an_earlier_version_kept_by_key_are_taken_over(
     assert check(store).counts["rows"] == 0
 
 
+@pytest.mark.parametrize("due_limit", [1, 2, 3])
+def test_rows_by_key_of_an_earlier_version_are_taken_over_before_a_window_closes_however_few_are_due(
+    due_limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counting(count: int) -> tuple[mw.Pipeline, mw.sinks.Collect]:
+        p, found = mw.Pipeline("many"), mw.sinks.Collect()
+        records = [mw.Record(value={"k": f"k{n % 200}"}, timestamp=n // 100) for n in range(count)]
+        keyed = p.inject("in", mw.injectors.Records(records, per_epoch=300)).key_by("k")
+        keyed.window(mw.windows.tumbling(100)).count("out").sink(found)
+        return p, found
+
+    store = MemoryStore(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(foldings, "BY_COLUMNS", False)
+        run(counting(200)[0], store, ending=Ending.LEAVE_OPEN)
+    p, found = counting(600)
+    run(p, store, due_limit=due_limit)
+    assert [record.value["count"] for record in found.records] == [3] * 200
+
+
 @pytest.mark.parametrize(
     "changed",
     [
