@@ -51,7 +51,10 @@ def _view(store: str) -> View | None:
         opened.close()
 
 
-_CASES = [("lmdb", "killed"), ("postgres", "hangs"), ("lmdb", "hangs"), ("postgres", "killed")]
+_CASES = [
+    *(("lmdb", "killed"), ("postgres", "hangs")),
+    *(("lmdb", "hangs"), ("postgres", "killed"), ("s3", "killed"), ("s3", "hangs")),
+]
 
 
 @pytest.mark.parametrize(("where", "way"), _CASES if _NIGHTLY else _CASES[:2], indirect=["where"])
