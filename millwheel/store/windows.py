@@ -164,7 +164,7 @@ def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) ->
             signature = None if state is None else WindowRow.from_bytes(state).signature
             if folding is None or signature != folding.signature:
                 return True
-        elif folding is not None and state is not None and not _fits(state, folding):
+        elif folding is not None and state is not None and windows_in(state, folding) is None:
             return True
         # One row of each kind in a tablet tells for all of them.
         place = suffix[0] >> 2
@@ -175,12 +175,17 @@ def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) ->
     return False
 
 
-def _fits(state: bytes, folding: Folding) -> bool:
-    """Whether a row by key, of a version that had no others, has windows with as many aggregates."""
-    found = codecs.msgpack.decode(state)
-    return isinstance(found, dict) and all(
-        isinstance(so_far, list) and len(so_far) == len(folding.folds) for so_far in found.values()
+def windows_in(state: bytes, folding: Folding) -> dict[int, list[Any]] | None:
+    """The windows in a row by key, of a version that had no others; None where it is another's state."""
+    try:
+        found = codecs.msgpack.decode(state)
+    except Exception:  # of a computation with another codec
+        return None
+    fits = isinstance(found, dict) and all(
+        type(start) is int and isinstance(so_far, list) and len(so_far) == len(folding.folds)
+        for start, so_far in found.items()
     )
+    return found if fits else None
 
 
 class _Keys:

@@ -17,7 +17,7 @@ import numpy as np
 
 from millwheel.errors import CodecError, StoreError, UserCodeError
 from millwheel.model.batch import RecordBatch
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import pack
 from millwheel.model.folding import Folded, Folding
 from millwheel.model.keys import TABLETS, key_text
 from millwheel.model.record import Record
@@ -26,7 +26,15 @@ from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import KIND_WATERMARK, row_prefix, tablets_of
 from millwheel.store.row import encode_row, row_parts
-from millwheel.store.windows import END, OTHER_FORM, WindowRow, is_window, window_of, window_suffix
+from millwheel.store.windows import (
+    END,
+    OTHER_FORM,
+    WindowRow,
+    is_window,
+    window_of,
+    window_suffix,
+    windows_in,
+)
 from millwheel.worker.budget import Budget
 from millwheel.worker.context import HookContext
 from millwheel.worker.grouping import (
@@ -205,10 +213,8 @@ class WindowRun:
             assert data is not None, "the index has no entry without a row"
             state, timers, _, _, long_key = row_parts(data)
             key = long_key if long_key is not None else key_text(suffix[8:])
-            windows: dict[int, list[Any]] = unpack(state) if state is not None else {}
-            if not isinstance(windows, dict) or any(
-                len(so_far) != len(self._folding.folds) for so_far in windows.values()
-            ):
+            windows = {} if state is None else windows_in(state, self._folding)
+            if windows is None:
                 raise StoreError(OTHER_FORM.format(self._context.node.name))
             self.deletes.append(self._prefix + suffix)
             counters = self._tablets.counters(suffix[0] >> 2)

@@ -145,6 +145,34 @@ def test_rows_by_key_of_an_earlier_version_are_taken_over_before_a_window_closes
     assert [record.value["count"] for record in found.records] == [3] * 200
 
 
+class _Remembers(mw.Computation):
+    """Keeps something of its own, through a codec that its store does not name."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["seen"] = 1
+        self.set_timer("later", 500)
+
+    def process_timer(self, timer: mw.Timer) -> None:
+        del self.state
+
+
+@pytest.mark.parametrize("codec", [mw.codecs.json, mw.codecs.pickle, mw.codecs.msgpack])
+def test_windows_in_the_place_of_a_computation_of_one_s_own_are_refused_whatever_its_codec(
+    codec: Any,
+) -> None:
+    own = _Remembers()
+    own.codec = codec
+    p = mw.Pipeline("kept")
+    p.inject("in", mw.injectors.Records([mw.Record(value={"k": "k0"}, timestamp=1)]))
+    p.add(own, name="out", inputs={"in": mw.by("k")})
+    store = MemoryStore(1)
+    run(p, store, ending=Ending.LEAVE_OPEN)
+    with pytest.raises(mw.PipelineError, match="another operator"):
+        change_at_start(build(pipeline([1, 2])), store, ())
+    with pytest.raises(mw.StoreError, match="another operator"):
+        run(pipeline([1, 2]), store)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
