@@ -17,7 +17,7 @@ import msgspec
 from millwheel.errors import StoreError
 from millwheel.model import codec as codecs
 from millwheel.model.codec import pack_plain, unpack
-from millwheel.model.folding import Folding
+from millwheel.model.folding import Folding, FoldKind
 from millwheel.model.keys import TABLETS, key_text, tablet
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import after, row_prefix, row_suffix, time_bytes, time_of
@@ -182,10 +182,25 @@ def windows_in(state: bytes, folding: Folding) -> dict[int, list[Any]] | None:
     except Exception:  # of a computation with another codec
         return None
     fits = isinstance(found, dict) and all(
-        type(start) is int and isinstance(so_far, list) and len(so_far) == len(folding.folds)
+        type(start) is int
+        and (start - folding.offset) % folding.every == 0
+        and isinstance(so_far, list)
+        and len(so_far) == len(folding.folds)
+        and all(_is_of(folded.kind, one) for folded, one in zip(folding.folds, so_far, strict=True))
         for start, so_far in found.items()
     )
     return found if fits else None
+
+
+def _is_of(kind: FoldKind, so_far: Any) -> bool:
+    """Whether what is so far may be of an aggregate of this kind, and not of one that keeps more."""
+    if kind == "count":
+        return type(so_far) is int
+    if kind == "mean":
+        return isinstance(so_far, list) and len(so_far) == 2 and type(so_far[1]) is int
+    if isinstance(so_far, dict):  # a sum of more than 64 bits is a text in one
+        return kind == "sum" and len(so_far) == 1 and isinstance(next(iter(so_far.values())), str)
+    return not isinstance(so_far, list | bytes)
 
 
 class _Keys:
