@@ -9,8 +9,8 @@ window. It has one timer, the window's end, which counts once for each of its ke
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from millwheel.model import codec as codecs
 from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.folding import Folding, FoldKind
 from millwheel.model.keys import TABLETS, key_text, tablet
+from millwheel.model.time import MAX_TIME
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import after, row_prefix, row_suffix, time_bytes, time_of
 from millwheel.store.row import Row, decode_row
@@ -159,12 +160,13 @@ def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) ->
     first = next(snapshot.scan(prefix, after(prefix)), None)
     while first is not None:
         suffix = first[0][len(prefix) :]
-        state = decode_row(first[1]).state
+        row = decode_row(first[1])
+        state = row.state
         if is_window(suffix):
             signature = None if state is None else WindowRow.from_bytes(state).signature
             if folding is None or signature != folding.signature:
                 return True
-        elif folding is not None and state is not None and windows_in(state, folding) is None:
+        elif folding is not None and state is not None and windows_in(state, row.timers, folding) is None:
             return True
         # One row of each kind in a tablet tells for all of them.
         place = suffix[0] >> 2
@@ -175,7 +177,7 @@ def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) ->
     return False
 
 
-def windows_in(state: bytes, folding: Folding) -> dict[int, list[Any]] | None:
+def windows_in(state: bytes, timers: Mapping[str, int], folding: Folding) -> dict[int, list[Any]] | None:
     """The windows in a row by key, of a version that had no others; None where it is another's state."""
     try:
         found = codecs.msgpack.decode(state)
@@ -189,7 +191,9 @@ def windows_in(state: bytes, folding: Folding) -> dict[int, list[Any]] | None:
         and all(_is_of(folded.kind, one) for folded, one in zip(folding.folds, so_far, strict=True))
         for start, so_far in found.items()
     )
-    return found if fits else None
+    if not fits or (found and timers.get(END) != min(min(found) + folding.size, MAX_TIME)):
+        return None
+    return cast(dict[int, list[Any]], found)
 
 
 def _is_of(kind: FoldKind, so_far: Any) -> bool:

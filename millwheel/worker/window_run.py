@@ -213,7 +213,7 @@ class WindowRun:
             assert data is not None, "the index has no entry without a row"
             state, timers, _, _, long_key = row_parts(data)
             key = long_key if long_key is not None else key_text(suffix[8:])
-            windows = {} if state is None else windows_in(state, self._folding)
+            windows = {} if state is None else windows_in(state, timers, self._folding)
             if windows is None:
                 raise StoreError(OTHER_FORM.format(self._context.node.name))
             self.deletes.append(self._prefix + suffix)

@@ -175,18 +175,25 @@ def test_windows_in_the_place_of_a_computation_of_one_s_own_are_refused_whatever
 
 @pytest.mark.parametrize(
     ("size", "kept"),
-    [(100, mw.agg.distinct("n")), (100, mw.agg.top("n", 2)), (100, mw.agg.approx_distinct("n")), (50, None)],
-    ids=["distinct", "top", "approx_distinct", "smaller windows"],
+    [
+        (100, mw.agg.distinct("n")),
+        (100, mw.agg.top("n", 2)),
+        (100, mw.agg.approx_distinct("n")),
+        (50, None),
+        (25, None),
+    ],
+    ids=["distinct", "top", "approx_distinct", "smaller windows", "smaller ones that begin alike"],
 )
 def test_rows_by_key_of_other_aggregates_or_windows_are_refused_and_not_taken_for_numbers(
     size: int, kept: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = MemoryStore(1)
+    times = [101, 102, 103, 104] if size == 25 else [151, 152, 153, 154]
     with monkeypatch.context() as patch:
         patch.setattr(foldings, "BY_COLUMNS", False)
-        before = pipeline([151, 152, 153, 154], size=size, n=kept or mw.agg.max("n"))
+        before = pipeline(times, size=size, n=kept or mw.agg.max("n"))
         run(before, store, ending=Ending.LEAVE_OPEN)
-    changed = pipeline([151, 152, 153, 154], n=mw.agg.max("n"))
+    changed = pipeline(times, n=mw.agg.max("n"))
     with pytest.raises(mw.PipelineError, match="another operator"):
         change_at_start(build(changed), store, ())
     with pytest.raises(mw.StoreError, match="another operator"):
