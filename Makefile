@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test classes nightly lint docs dist bench clean
+.PHONY: help setup demo test classes nightly lint docs dist matrix bench bench-quick clean
 
 help: ## Show this list.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 setup: $(STAMP) ## Make the virtual environment and see that Java is there.
 	@scripts/java
@@ -22,7 +22,7 @@ demo: setup ## Find what is unusual in a generated stream of search queries.
 
 test: setup ## Run every test.
 	@$(MAKE) --no-print-directory -j 2 lint classes
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 classes: $(STAMP) # The archive with which Spark starts in half the time: made while nothing else needs the cores.
 	@$(BIN)/python -m millwheel.spark.class_archive
@@ -39,6 +39,12 @@ docs: setup ## Build the site of the docs into artifacts/site; a broken link is 
 
 dist: setup ## Build the sdist and the wheel, and run the tests with the wheel outside of the checkout.
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dist]' && scripts/dist $(BIN)/python $(TESTS)
+
+matrix: setup ## Run tests of Spark on every supported pair of Spark and Python (hours); PAIRS and TESTS choose.
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[matrix]' && scripts/matrix $(BIN)/uv $(PAIRS) $(if $(TESTS),-- $(TESTS))
+
+bench-quick: setup ## Run every benchmark in a small form; report the seconds of each and which failed.
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]' && $(BIN)/python -m benchmarks --quick
 
 bench: setup ## Measure: every figure, and the field; writes artifacts/bench.
 	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]' && $(BIN)/python -m benchmarks

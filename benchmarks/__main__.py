@@ -4,48 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
-_TIME_LIMITS = {  # seconds, of a full run
-    "field": 5_400,
-    "profile": 300,
-    "path": 1_800,
-    "throughput": 1_800,
-    "latency": 1_800,
-    "lag": 600,
-    "skew": 600,
-    "balance": 1_800,
-    "hotkey": 900,
-    "slots": 900,
-    "timers": 600,
-    "guarantees": 1_200,
-    "sweeps": 3_600,
-    "recovery": 1_800,
-    "start": 600,
-    "growth": 4_500,
-    "dedup": 900,
-    "in_order": 600,
-    "cache": 1_200,
-    "overhead": 1_200,
-    "looking": 600,
-    "nab": 600,
-    "planted": 900,
-    "wikipedia": 600,
-    "zeitgeist": 1_800,
-    "nexmark": 1_800,
-    "io": 1_200,
-    "memory": 2_400,
-    "postgres": 1_200,
-    "objects": 1_200,
-    "manykeys": 2_400,
-    "soak": 5_400,
-}
-NAMES = tuple(_TIME_LIMITS)
+from benchmarks import results, suite
+from benchmarks.peers import environments
+from benchmarks.suite import NAMES
+from tests.servers import processes
 
 
 def main() -> int:
@@ -57,18 +26,30 @@ def main() -> int:
     # Leaves by the usual way, so that stores and input are removed and Spark is stopped.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if arguments.name is None:
-        return _all(quick=arguments.quick)
+        return suite.run(quick=arguments.quick)
+    results.measured_code()  # before the run: the checkout may be moved while it goes on
+    results.busy_before()
+    try:
+        _run(arguments)
+    except (environments.Unavailable, processes.Unavailable) as error:
+        print(f"{suite.SKIPPED_TEXT}{error}")
+        return suite.SKIPPED
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
     benchmark = importlib.import_module(f"benchmarks.{arguments.name}")
     options = {name: value for name, value in vars(arguments).items() if name not in ("name", "list")}
     entry: Callable[..., Any] = getattr(benchmark, "main", None) or benchmark.run
     if options.pop("tablets", False):
         benchmark.run_tablets()
-        return 0
+        return
     if options.pop("parts", False):
-        del options["rounds"]
+        options.pop("rounds", None)
         entry = benchmark.run_parts
+    if options["quick"] and "rounds" in inspect.signature(entry).parameters:
+        options.setdefault("rounds", 1)
     entry(**options)
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Without a name, all of them run, each in a process of its own. "
         "Example: python -m benchmarks throughput --quick",
     )
-    parser.add_argument("--quick", action="store_true", help="a small version of everything")
+    parser.add_argument("--quick", action="store_true", help="a small version of everything, two at a time")
     parser.add_argument("--list", action="store_true", help="print what there is, as JSON, and end")
     parser.set_defaults(name=None)
     names = parser.add_subparsers(metavar="NAME", help="run one of them")
@@ -92,47 +73,73 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(name=name)
         return command
 
+    def rounds(command: argparse.ArgumentParser, text: str) -> None:
+        # Without a default: a quick run has one round, and a full one as many as its benchmark says.
+        command.add_argument("--rounds", type=int, default=argparse.SUPPRESS, help=text)
+
     command = add("field", "windowed counts on millwheel and on its peers, two cores, interleaved")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each system (default: 3)")
+    rounds(command, "turns of each system (default: 3)")
     command.add_argument(
-        "--only", action="append", metavar="SYSTEM", help="this system; may be given more than once"
+        "--only",
+        action="append",
+        metavar="SYSTEM",
+        help="this system, may be repeated; the others keep their recorded figures",
     )
     command = add("profile", "microseconds a record by part of the hot path, in one process")
     command.add_argument("--keys", type=int, help="how many keys (default: 1,000, then 100,000)")
     command.add_argument("--records", type=int, help="how many records (default: 1,000,000)")
     command.add_argument("--flame", action="store_true", help="draw a flame graph too, with py-spy")
+    command.add_argument("--store-tablets", type=int, nargs="+", help="numbers of them (default: 64)")
     command = add("path", "what each special case of a record's path wins against the plain way, in turns")
-    command.add_argument("--rounds", type=int, default=7, help="turns of each alternative (default: 7)")
+    rounds(command, "turns of each alternative (default: 7)")
     command.add_argument("--only", action="append", metavar="NAME", help="this alternative; may be repeated")
     command.add_argument("--case", action="append", metavar="TEXT", help="cases with this in their name")
+    command = add("compare", "this code against another revision, in turns: throughput and latency")
+    command.add_argument(
+        "revision", metavar="REVISION", nargs="?", default="HEAD", help="default: HEAD, the last commit"
+    )
+    rounds(command, "turns of each (default: 5)")
+    command.add_argument("--seconds", type=float, default=10.0, help="of a latency test (default: 10)")
+    command.add_argument("--records", type=int, default=500_000, help="in a count (default: 500,000)")
+    command.add_argument("--only", action="append", metavar="TEXT", help="measures with this in their name")
     command = add("page", "docs/performance.md from the results of full runs; measures nothing")
     command.add_argument(
         "--check", action="store_true", help="say whether it is up to date, and write nothing"
     )
     command = add("throughput", "windowed counts by key, against transformWithState")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each system (default: 3)")
+    rounds(command, "turns of each system (default: 3)")
     command = add(
         "latency", "from an external writer to the sink at 1,000 records/s, against transformWithState"
     )
-    command.add_argument("--rounds", type=int, default=2, help="turns of each system (default: 2)")
+    rounds(command, "turns of each system (default: 2)")
     add("lag", "low watermarks behind real time in three stages (Fig. 15), against Structured Streaming")
     add("skew", "one of eight partitions an hour behind: what waits in the store (8.4)")
     command = add("balance", "skewed streams with key intervals that follow the load, and without (7.1)")
-    command.add_argument("--rounds", type=int, default=2, help="turns of each (default: 2)")
+    rounds(command, "turns of each (default: 2)")
     command.add_argument("--tablets", action="store_true", help="calculates what finer tablets were worth")
     command.add_argument("--minute", type=float, help="seconds between shifts of the hot range (default: 60)")
-    command = add("hotkey", "one key with 90% of the records, with combine= and without (8.4)")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    command = add("hotkey", "one key with nine tenths of the records, with combine= and without (8.4)")
+    rounds(command, "turns of each (default: 3)")
     add("slots", "latency with 1 to 32 slots, input in proportion (Fig. 14), and what a slot costs")
+    add("scale", "the driver's work for an epoch with up to 4,096 slots, and the cost of a Spark task")
     add("timers", "a million timers that wait, and how late wall timers fire")
     command = add("guarantees", "what exactly-once and strong productions cost (8.1)")
-    command.add_argument("--rounds", type=int, default=2, help="turns of each case (default: 2)")
+    rounds(command, "turns of each case (default: 2)")
     command = add("sweeps", "throughput against keys, record size, levels and state size")
     command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     command = add("recovery", "from kill -9 of the driver to the first new output, against state size")
-    command.add_argument("--rounds", type=int, default=3, help="kills for each size (default: 3)")
+    rounds(command, "kills for each size (default: 3)")
+    command.add_argument(
+        "--stores", nargs="+", metavar="STORE", help="of lmdb, objects, or a postgresql:// URL"
+    )
+    command.add_argument("--keys", type=int, nargs="+", help="sizes in keys (a key takes 150 to 250 bytes)")
+    command.add_argument("--row-bytes", type=int, help="of a key's state, which then does not compress")
+    command = add("takeover", "from kill -9 of a leader to its standby's first output, LMDB and PostgreSQL")
+    rounds(command, "kills for each store (default: 5)")
     command = add("start", "from mw.run to the first output, with the archive of classes and without")
-    command.add_argument("--rounds", type=int, default=7, help="turns of each (default: 7)")
+    rounds(command, "turns of each (default: 7)")
+    add("syncs", "the disk syncs of a compact epoch, by file, and how long each takes; needs strace")
+    add("idle", "CPU time of a pipeline that waits for input, against Spark alone")
     command = add(
         "growth", "time a record in long runs and with many keys; the store's size against its state"
     )
@@ -140,25 +147,34 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--most-keys", type=int, default=10_000_000, help="default: 10,000,000")
     add("dedup", "five million record IDs in one interval")
     command = add("in_order", "windowed counts with in_order=True and without, in turns")
-    command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
+    rounds(command, "turns of each (default: 5)")
+    command = add(
+        "joins", "two streams joined within a minute, beside Structured Streaming's join; its state"
+    )
+    rounds(command, "turns of each system (default: 3)")
     add("cache", "CPU of worker and database against the size of the cache (Fig. 16), on PostgreSQL")
     command = add("overhead", "what the history, the page and the metrics cost, on against off, in turns")
-    command.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
+    rounds(command, "turns of each (default: 5)")
     command.add_argument("--parts", action="store_true", help="each part by itself, in CPU time")
     add("looking", "how long status, inspect and explain take on a store of many keys")
     add("nab", "the Numenta Anomaly Benchmark: labelled series, one set of parameters")
     add("planted", "spikes and dips of known size in counts: found, how soon, and false alarms")
     add("wikipedia", "a day of edits: the five most notable spikes")
     add("zeitgeist", "the whole pipeline of Fig. 1, against transformWithState")
+    command = add("watched", "zeitgeist with a million keys: the size of the store, and memory")
+    command.add_argument("--keys", type=int, help="how many keys (default: 1,000,000)")
     command = add("nexmark", "the NEXMark queries, each compared with a batch computation")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each query (default: 3)")
+    rounds(command, "turns of each query (default: 3)")
+    command = add("nexmark_field", "the NEXMark queries q0 to q8 from files, beside Flink SQL")
+    rounds(command, "turns of each system (default: 3)")
+    command.add_argument("--only", action="append", metavar="QUERY", help="this query; may be repeated")
     add("io", "reading, each injector against the plain reader; 10,000 files, and one of 2 GB")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("postgres", "windowed counts by key: PostgreSQL, LMDB and transformWithState")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    rounds(command, "turns of each (default: 3)")
     command = add("objects", "windowed counts by key: object storage and LMDB, and the requests it takes")
-    command.add_argument("--rounds", type=int, default=3, help="turns of each (default: 3)")
+    rounds(command, "turns of each (default: 3)")
     command = add("manykeys", "an epoch that touches 1,000 of many keys in PostgreSQL")
     command.add_argument("--keys", type=int, help="how many keys (default: 20,000,000)")
     command = add("soak", "many epochs at low load: does anything grow?")
@@ -177,24 +193,6 @@ def catalogue() -> dict[str, str]:
     parsers = next(action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
     texts = {choice.dest: choice.help or "" for choice in parsers._choices_actions}
     return {name: texts[name] for name in NAMES}
-
-
-def _all(*, quick: bool) -> int:
-    """Each in its own process: a Spark driver's memory is set once, and a failure stays its own."""
-    failed = []
-    for name in NAMES:
-        print(f"== {name}", flush=True)
-        command = [sys.executable, "-m", "benchmarks", name, *(["--quick"] if quick else [])]
-        try:
-            code = subprocess.run(command, timeout=_TIME_LIMITS[name]).returncode
-        except subprocess.TimeoutExpired:
-            print(f"{name} took longer than {_TIME_LIMITS[name]} seconds", file=sys.stderr)
-            code = 1
-        if code:
-            failed.append(name)
-    if failed:
-        print(f"failed: {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

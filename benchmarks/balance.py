@@ -26,8 +26,8 @@ _TARGETS = {"Zipf(1.2), hottest together": 1.5, "hot range that shifts": 1.5, "e
 
 def run(*, quick: bool = False, rounds: int = 2, minute: float | None = None) -> dict[str, Any]:
     """Runs every stream with and without the balancer, prints a table, and writes the artifacts."""
-    minute = minute or (10.0 if quick else 60.0)
-    records = 500_000 if quick else 2_400_000
+    minute = minute or (3.0 if quick else 60.0)
+    records = 150_000 if quick else 2_400_000
     weights = [1 / rank**skewed.ZIPF for rank in range(1, skewed.KEYS + 1)]
     unlucky, lucky = skewed.zipf(unlucky=True), skewed.zipf(unlucky=False)
     shift = int(minute * _RATE)

@@ -135,7 +135,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             turns = [(base, best)]
             while len(turns) < (1 if quick else _TURNS):
                 turns.append((measure(base["megabytes"]), measure(best["megabytes"])))
-            jobs[title] = _judged(found, turns)
+            jobs[title] = judged(found, turns)
             _print(title, jobs[title])
     result = {
         "quick": quick,
@@ -152,9 +152,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     return result
 
 
-def _judged(
-    found: list[dict[str, Any]], turns: list[tuple[dict[str, Any], dict[str, Any]]]
-) -> dict[str, Any]:
+def judged(found: list[dict[str, Any]], turns: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
     """What the best size saves: by the medians of turns without a cache and with that one."""
 
     def saved(part: str) -> float:

@@ -1,11 +1,13 @@
 """Latency under load: records a second from 100 to 50,000, one re-keyed stage and three, files and Kafka.
 
-Every guarantee is on: IDs, strong productions, durable output. A record arrives when its output is on disk.
+Every guarantee is on: IDs, strong productions, durable output. A record arrives when its output is on disk;
+in Bytewax and PyFlink when it is at the sink, which is before anything of it is durable.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,18 +18,31 @@ from pyspark.sql import SparkSession
 
 import millwheel as mw
 from benchmarks import latency, results, writer
+from benchmarks.peers import environments, followers
 from benchmarks.pipelines import numbers
 
 RATES = (100, 1_000, 10_000, 50_000)
-_QUICK_RATES = (100, 1_000)
+_QUICK_RATES = (1_000,)
 STAGES = (1, 3)
 PERCENTILES = (50, 95, 99, 99.9)
 _SECONDS = 10.0
-_QUICK_SECONDS = 3.0
+_QUICK_SECONDS = 2.0
 _GOALS = [(1_000, "p50", 10.0), (1_000, "p99", 30.0), (10_000, "p50", 20.0)]
 """Milliseconds, of one stage from files."""
 _THREE_TO_ONE = 1.5
 """The most that three stages may cost of one, at 1,000 records/s."""
+_WEAK_MOST = 6.0
+"""Milliseconds, p50 at 1,000 records/s."""
+_MOST_TEXT = 500  # characters of a peer's error
+OWN = "millwheel"
+WEAK = "millwheel, weak, without IDs"
+PEERS: dict[str, latency.Start] = {
+    "transformWithState": followers.transform(),
+    "Real-time Mode": followers.transform(real_time="5 seconds"),
+    "Bytewax": followers.bytewax,
+    "PyFlink, threads": followers.flink("thread"),
+}
+"""Of which Bytewax and PyFlink tell a record before anything of it is durable."""
 
 Point = dict[str, Any]
 
@@ -36,6 +51,15 @@ def measure(spark: SparkSession, work: Path, *, quick: bool) -> tuple[list[Point
     """A point for each source, number of stages and rate; and what could not be measured, with the reason."""
     points: list[Point] = []
     absent: dict[str, str] = {}
+    seconds = _QUICK_SECONDS if quick else _SECONDS
+    rates = _QUICK_RATES if quick else RATES
+
+    def turn(case: Point, start: latency.Start, target: writer.Target | None = None) -> None:
+        name = re.sub(r"\W+", "-", "-".join(str(part) for part in case.values()))  # for who reads URIs
+        found = latency.turn(spark, work / name, start, seconds, rate=case["rate"], target=target)
+        points.append({**case, **summary(found)})
+        print(f"{', '.join(str(part) for part in case.values())}: p50 {points[-1]['p50']} ms", flush=True)
+
     with ExitStack() as stack:
         targets: dict[str, Callable[[], writer.Target | None]] = {"files": lambda: None}
         try:
@@ -43,19 +67,24 @@ def measure(spark: SparkSession, work: Path, *, quick: bool) -> tuple[list[Point
         except Exception as error:  # no broker on this machine
             absent["Kafka"] = str(error)
         for source, target in targets.items():
-            for rate in _QUICK_RATES if quick else RATES:
+            for rate in rates:
                 for stages in STAGES:
-                    name = f"curve-{source}-{stages}-{rate}"
-                    found = latency.turn(
-                        spark,
-                        work / name,
-                        _starter(stages, place := target()),
-                        _QUICK_SECONDS if quick else _SECONDS,
-                        rate=rate,
-                        target=place,
-                    )
-                    points.append({"source": source, "stages": stages, "rate": rate, **summary(found)})
-                    print(f"{source}, {stages} stages, {rate:,}/s: p50 {points[-1]['p50']} ms", flush=True)
+                    case = {"system": OWN, "source": source, "stages": stages, "rate": rate}
+                    turn(case, _starter(stages, place := target()), place)
+    turn({"system": WEAK, "source": "files", "stages": 1, "rate": 1_000}, _starter(1, None, weak=True))
+    for name, start in PEERS.items():
+        for rate in rates:
+            try:
+                turn({"system": name, "source": "files", "stages": 1, "rate": rate}, start)
+            except environments.Unavailable as error:
+                absent[name] = str(error)
+                break
+            except TimeoutError as error:
+                absent[f"{name} at {rate:,} records/s"] = f"it did not keep up: {error}"
+                break
+            except Exception as error:  # whatever a peer stops with is told, and the others go on
+                absent[name] = str(error)[:_MOST_TEXT]
+                break
     return points, absent
 
 
@@ -68,7 +97,8 @@ def summary(latencies: Sequence[float]) -> dict[str, Any]:
 
 def goals(points: Sequence[Point]) -> list[dict[str, Any]]:
     """What was aimed at, and what came of it; where it was measured."""
-    by = {(point["source"], point["stages"], point["rate"]): point for point in points}
+    own = [point for point in points if point["system"] == OWN]
+    by = {(point["source"], point["stages"], point["rate"]): point for point in own}
     found = []
     for rate, name, most in _GOALS:
         point = by.get(("files", 1, rate))
@@ -80,6 +110,12 @@ def goals(points: Sequence[Point]) -> list[dict[str, Any]]:
         ratio = round(three["p50"] / one["p50"], 2) if one["p50"] else math.inf
         what = "three stages to one, p50 at 1,000 records/s"
         found.append({"what": what, "is": ratio, "most": _THREE_TO_ONE, "passed": ratio <= _THREE_TO_ONE})
+    for point in points:
+        if point["system"] == WEAK:
+            what = f"p50 of {WEAK} at {point['rate']:,} records/s"
+            found.append(
+                {"what": what, "is": point["p50"], "most": _WEAK_MOST, "passed": point["p50"] <= _WEAK_MOST}
+            )
     return found
 
 
@@ -87,22 +123,26 @@ def show(points: Sequence[Point], reached: Sequence[dict[str, Any]]) -> None:
     """Prints the curve and its goals."""
     names = [f"p{percent}" for percent in PERCENTILES]
     rows = [
-        [point["source"], point["stages"], f"{point['rate']:,}", *(point[name] for name in names)]
+        [
+            *(point[name] for name in ("system", "source", "stages")),
+            f"{point['rate']:,}",
+            *(point[name] for name in names),
+        ]
         for point in points
     ]
-    print(results.table(["source", "stages", "records/s", *(f"{name} ms" for name in names)], rows))
+    print(results.table(["system", "source", "stages", "records/s", *(f"{name} ms" for name in names)], rows))
     for goal in reached:
         print(f"{results.verdict(goal['passed'])}  {goal['what']}: {goal['is']}, goal at most {goal['most']}")
 
 
-def _starter(stages: int, target: writer.Target | None) -> latency.Start:
+def _starter(stages: int, target: writer.Target | None, *, weak: bool = False) -> latency.Start:
     @contextmanager
     def start(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
         injector = None
         if isinstance(target, str):
             servers, topic = target.removeprefix("kafka://").split("/")
             injector = mw.injectors.Kafka(servers, topic, timestamp="time", unit="us", id="number")
-        made = numbers.pipeline(source, out, stages=stages, injector=injector)
+        made = numbers.pipeline(source, out, stages=stages, injector=injector, weak=weak)
         with mw.start(made, store=work / "store", spark=spark, progress=False) as job:
 
             def check() -> None:

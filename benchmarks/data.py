@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +13,9 @@ RATE = 20_000
 """Records in a second of event time, whatever the number of keys: files differ in length, not in density."""
 
 _BEGIN = 1_300_000_000 * SECOND
-_LAST_KEY = "~"  # of the record that lets a watermark pass the end of everything before it
-
-Window = tuple[str, int]
-"""A key, and the second that its window begins with."""
+KEY = "query-"
+"""What a key begins with; a number is behind it."""
+LAST_KEY = "~"  # of the record that lets a watermark pass the end of everything before it
 
 
 @dataclass(frozen=True)
@@ -35,16 +31,6 @@ class Input:
     def pattern(self) -> str:
         """For injectors that take a pattern."""
         return os.fspath(self.folder / "*.jsonl")
-
-    def truth(self) -> Counter[Window]:
-        """The right answer, counted without any engine."""
-        counts: Counter[Window] = Counter()
-        for path in sorted(self.folder.glob("*.jsonl")):
-            with open(path) as file:
-                for line in file:
-                    record = json.loads(line)
-                    counts[record["query"], record["time"] // SECOND] += 1
-        return without_last(counts)
 
 
 def generate(folder: Path, *, keys: int, records: int, files: int, seed: int = 1) -> Input:
@@ -62,39 +48,27 @@ def generate(folder: Path, *, keys: int, records: int, files: int, seed: int = 1
         for _ in range(share):
             time = _BEGIN + int(number * step) - source.randrange(DISORDER)
             query, user = source.randrange(keys), source.randrange(1_000_000)
-            lines.append(f'{{"time": {time}, "query": "query-{query}", "user": "user-{user}"}}\n')
+            lines.append(f'{{"time": {time}, "query": "{KEY}{query}", "user": "user-{user}"}}\n')
             number += 1
         _write(folder / f"log-{index:04d}.jsonl", "".join(lines), index)
     last = _BEGIN + int(records * step) + 10 * DISORDER
     _write(
         folder / f"log-{files:04d}.jsonl",
-        f'{{"time": {last}, "query": "{_LAST_KEY}", "user": ""}}\n',
+        f'{{"time": {last}, "query": "{LAST_KEY}", "user": ""}}\n',
         files,
     )
     return Input(folder, keys, records, files + 1)
 
 
-def read_windows(paths: Iterable[Path], key: str = "key") -> Counter[Window]:
-    """Windows as the peers write them, lines of JSON; each must be there once."""
-    counts: Counter[Window] = Counter()
-    for path in paths:
-        with open(path) as file:
-            for line in file:
-                row = json.loads(line)
-                add_window(counts, (row[key], row["window"]), row["count"])
-    return counts
+def to_parquet(folder: Path, target: Path) -> None:
+    """Writes each file of lines in a folder as a Parquet file, with the same times of modification."""
+    import pyarrow.json
+    import pyarrow.parquet
 
-
-def add_window(counts: Counter[Window], window: Window, count: int) -> None:
-    """A window that comes twice is wrong, whatever its counts are."""
-    if window in counts:
-        raise AssertionError(f"the window {window} was emitted twice")
-    counts[window] = count
-
-
-def without_last(counts: Counter[Window]) -> Counter[Window]:
-    """Counts without the record from the future, whose window some systems close and others do not."""
-    return Counter({window: count for window, count in counts.items() if window[0] != _LAST_KEY})
+    for path in sorted(folder.glob("*.jsonl")):
+        copy = target / f"{path.stem}.parquet"
+        pyarrow.parquet.write_table(pyarrow.json.read_json(path), copy)
+        os.utime(copy, (path.stat().st_mtime, path.stat().st_mtime))
 
 
 def _write(path: Path, text: str, index: int) -> None:

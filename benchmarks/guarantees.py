@@ -33,7 +33,7 @@ CASES = {
 
 def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
     """Runs the four in turns, prints a table, and writes the artifacts."""
-    seconds = 4.0 if quick else 15.0
+    seconds = 3.0 if quick else 15.0
     records = 20_000 if quick else 400_000
     latencies: dict[str, list[list[float]]] = {name: [] for name in CASES}
     rates: dict[str, list[float]] = {name: [] for name in CASES}

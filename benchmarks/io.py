@@ -300,7 +300,7 @@ def _start(pattern: str) -> None:
     injector.open(follow=True)
     ends = injector.poll()
     first = time.perf_counter() - started
-    injector._folder._again = 0.0  # at once, and not after the pause that a large folder gets
+    injector.folder._again = 0.0  # at once, and not after the pause that a large folder gets
     started = time.perf_counter()
     injector.poll()
     again = time.perf_counter() - started

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,8 @@ from pyspark.sql import SparkSession
 
 import millwheel as mw
 from benchmarks import chart, results, writer
-from benchmarks.peers import environments, transform_with_state
+from benchmarks.peers import environments, followers, transform_with_state
+from benchmarks.peers.followers import Start
 from benchmarks.pipelines import numbers
 from benchmarks.session import session
 
@@ -61,7 +61,7 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
     """Runs both systems in turns, then millwheel under load; prints tables, and writes the artifacts."""
     from benchmarks import curve  # which takes its turns from here
 
-    seconds = 6.0 if quick else 25.0
+    seconds = 3.0 if quick else 25.0
     found: dict[str, list[list[float]]] = {}
     absent: dict[str, str] = {}
     with results.scratch("latency") as work, session(work, transform_with_state.SETTINGS) as spark:
@@ -104,57 +104,17 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
     return result
 
 
-Start = Callable[[SparkSession, Path, Path, Path], Any]
-
-
 @contextmanager
 def _millwheel(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
     with mw.start(numbers.pipeline(source, out), store=work / "store", spark=spark, progress=False) as job:
         yield lambda: _nothing(job.status())
 
 
-@contextmanager
-def _peer(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
-    query = transform_with_state.number_records(
-        spark,
-        source,
-        work / "checkpoint",
-        lambda batch, pairs: numbers.write_stamped(out / f"part-{batch}", pairs),
-    )
-
-    def check() -> None:
-        error = query.exception()
-        if error is not None:
-            raise error
-
-    try:
-        yield check
-    finally:
-        query.stop()
-
-
-@contextmanager
-def _flink(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
-    python = os.fspath(environments.ensure(environments.FLINK))
-    program = Path(environments.__file__).with_name("flink_numbers.py")
-    places = [os.fspath(place) for place in (source, out, work / "checkpoints")]
-    with open(work / "log", "wb") as log:
-        process = subprocess.Popen(
-            [python, os.fspath(program), *places, "2"], stdout=log, stderr=log, start_new_session=True
-        )
-
-    def check() -> None:
-        if process.poll() is not None:
-            raise RuntimeError(f"PyFlink ended: {(work / 'log').read_text(errors='replace')[-2_000:]}")
-
-    try:
-        yield check
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)  # Flink's own processes with it: the group is theirs alone
-        process.wait()
-
-
-SYSTEMS: dict[str, Start] = {"millwheel": _millwheel, "transformWithState": _peer, "PyFlink": _flink}
+SYSTEMS: dict[str, Start] = {
+    "millwheel": _millwheel,
+    "transformWithState": followers.transform(),
+    "PyFlink": followers.flink("process"),
+}
 
 
 def _nothing(_: object) -> None:
@@ -175,7 +135,8 @@ def turn(
     folder.mkdir(parents=True)
     out.mkdir()
     source = folder if target is None else target
-    total = int((_WARM_UP + seconds) * rate)
+    warm_up = min(_WARM_UP, seconds / 2)  # of a quick turn, less
+    total = int((warm_up + seconds) * rate)
     with start(spark, folder, out, work) as check:
         for number in range(1, _PRIMING + 1):
             writer.send(source, f"prime-{number}", [-number], random.Random(number))
@@ -186,16 +147,16 @@ def turn(
             "benchmarks.writer",
             os.fspath(source),
             str(rate),
-            str(_WARM_UP + seconds),
+            str(warm_up + seconds),
         ]
         process = subprocess.Popen(command, cwd=Path(__file__).resolve().parent.parent)
         try:
             # Reading the results is not to compete with what is measured: seldom.
-            latencies = _wait(out, _PRIMING + total, check, pause=1.0, limit=_WARM_UP + seconds + _PATIENCE)
+            latencies = _wait(out, _PRIMING + total, check, pause=1.0, limit=warm_up + seconds + _PATIENCE)
         finally:
             process.kill()
             process.wait()
-    begin = int(_WARM_UP * rate)
+    begin = int(warm_up * rate)
     return [latency * 1e3 for number, latency in latencies.items() if number >= begin]
 
 

@@ -107,11 +107,11 @@ def _fill(path: Path, keys: int) -> None:
         batches: list[list[tuple[bytes, bytes]]] = [[] for _ in range(_SHARDS)]
         for number in range(start, min(start + _BATCH, keys)):
             suffix = row_suffix(f"key-{number}")
-            tablet = tablet_of(suffix)
+            tablet = tablet_of(suffix, TABLETS)
             counts[tablet] += 1
             batches[tablet * _SHARDS // TABLETS] += (
                 (row_prefix(0) + suffix, row),
-                (timer_key(0, suffix, KIND_WATERMARK, _LATE), b""),
+                (timer_key(0, suffix, KIND_WATERMARK, _LATE, TABLETS), b""),
             )
         for shard, batch in zip(store.shards, batches, strict=True):
             shard.write(sorted(batch))

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import counted, results
 from benchmarks.session import session
 from benchmarks.throughput import CASES, QUICK_CASES, Case, Comparison, summary
 from tests.servers.s3 import ENVIRONMENT, Server, server
@@ -60,7 +60,7 @@ def _case(
     case: Case, target: float, comparison: Comparison, found: Server, log: Path, rounds: int
 ) -> dict[str, Any]:
     source = comparison.short
-    truth = source.truth()
+    truth = counted.truth(source)
     rates: dict[str, list[float]] = {"objects": [], "LMDB": []}
     same = True
     requests: Counter[str] = Counter()

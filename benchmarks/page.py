@@ -5,7 +5,8 @@ its own in artifacts/bench; this command takes them over, and writes what is bet
 
     <!-- figures: NAME -->  and  <!-- end -->
 
-anew, with the machine, the versions, the command and the date. What is around it is written by hand.
+anew, with the machine, the versions, the command, the date and the revision. What is around it is written
+by hand. Then it prints which figures are of other code than the one that is checked out.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results, tables
-from benchmarks.__main__ import NAMES
+from benchmarks.suite import NAMES
 
 _ROOT = Path(__file__).resolve().parent.parent
 PAGE = _ROOT / "docs" / "performance.md"
-FIGURES = _ROOT / "docs" / "figures"
+FIGURES = results.KEPT
 _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -37,6 +38,31 @@ def run(*, quick: bool = False, check: bool = False) -> None:
         sys.exit("docs/performance.md is not what docs/figures says: run python -m benchmarks page")
     if not check:
         PAGE.write_text(new)
+    code = results.measured_code()
+    old_ones = older(named(new), FIGURES, code["code"])
+    print(f"figures of other code than {code['revision']}:" if old_ones else "all figures are of this code")
+    for line in old_ones:
+        print(f"  {line}")
+
+
+def older(names: list[str], figures: Path, code: str) -> list[str]:
+    """The figures that are not of ``code``, the hash of the package's tree, and those that are missing."""
+    found = []
+    for name in names:
+        path = figures / f"{name}.json"
+        if not path.is_file():
+            found.append(f"{name}: not measured")
+            continue
+        result = json.loads(path.read_text())
+        for part, moment in (result.get("measured") or {"": result}).items():
+            if not code or moment.get("code") != code:
+                revision = f"revision {moment.get('revision') or 'not recorded'}"
+                found.append(": ".join(filter(None, [name, part, f"{_date(moment)}, {revision}"])))
+    return found
+
+
+def _date(moment: dict[str, Any]) -> str:
+    return moment.get("date") or "no date"
 
 
 def named(text: str) -> list[str]:
@@ -75,7 +101,7 @@ def rendered(text: str, figures: Path) -> str:
         if not path.is_file():
             return f"{match[1]}Not measured yet: `python -m benchmarks {name}`.\n{match[3]}"
         result = json.loads(path.read_text())
-        parts = [tables.table(name, result), _circumstances(name, result)]
+        parts = [tables.table(name, result), *_note(result), _circumstances(name, result)]
         if path.with_suffix(".png").is_file():
             parts.append(f"![{name}](figures/{name}.png)")
         return match[1] + "\n\n".join(parts) + "\n" + match[3]
@@ -83,12 +109,21 @@ def rendered(text: str, figures: Path) -> str:
     return _BLOCK.sub(block, text)
 
 
+def _note(result: dict[str, Any]) -> list[str]:
+    """What else is to be known of a result, until it is measured again."""
+    return [result["note"]] if "note" in result else []
+
+
 def _circumstances(name: str, result: dict[str, Any]) -> str:
     machine = result["machine"]
     said = [f"`{result.get('command', f'python -m benchmarks {name}')}`"]
     if "date" in result:
         said.append(result["date"])
+    if "revision" in result:
+        said.append(f"revision {result['revision']}")
     said.append(f"{machine['cores']} cores")
+    if "busy_before" in machine:
+        said.append(f"{machine['busy_before']:.0f}% of them busy with other work before the run")
     if "memory_gb" in machine:
         said.append(f"{machine['memory_gb']} GB")
     said.append(f"Python {machine['python']}")

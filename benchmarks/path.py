@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import random
 import shutil
 import statistics
@@ -22,16 +23,18 @@ from typing import Any
 from unittest import mock
 
 import millwheel as mw
-from benchmarks import results
+from benchmarks import data, results
 from benchmarks.pipelines.windows import Windower
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.master.options import Options
 from millwheel.model import keys
 from millwheel.model.graph import build
+from millwheel.model.injector import FieldNames
+from millwheel.operators import foldings
 from millwheel.store.keyspace import tablets_of
 from millwheel.store.lmdb.lmdb_store import LmdbStore
-from millwheel.worker import inject, route
+from millwheel.worker import inject, key_codes, route
 from millwheel.worker.step import Worker
 
 _WORTH = 0.05  # of the CPU time: a special case that wins less in every case goes
@@ -50,11 +53,14 @@ class Case:
     """Whether values come as objects and not as lines of JSON."""
     in_order: bool = False
     by_function: bool = False
+    windows: bool = False
+    """Whether the count is the operator's, from files to JSON lines."""
+    parquet: bool = False
 
     @property
     def records(self) -> int:
         """About a second's work, in thirty epochs or fewer."""
-        return min(30 * self.epoch, 100_000)
+        return min(30 * self.epoch, 300_000 if self.windows else 100_000)
 
     @property
     def large(self) -> bool:
@@ -67,6 +73,8 @@ class Case:
         parts += ["objects"] if self.objects else []
         parts += ["in order"] if self.in_order else []
         parts += ["key function"] if self.by_function else []
+        parts += ["windows"] if self.windows else []
+        parts += ["Parquet"] if self.parquet else []
         return ", ".join(parts)
 
 
@@ -80,6 +88,11 @@ CASES = [
     *(Case(number, 100_000, objects=True) for number in (1_000, 100_000)),
     *(Case(number, 100_000, in_order=True) for number in (1_000, 100_000)),
     Case(1_000, 100_000, by_function=True),
+    *(
+        Case(number, 100_000, windows=True, parquet=parquet)
+        for number in (1_000, 100_000)
+        for parquet in (False, True)
+    ),
 ]
 
 
@@ -127,20 +140,27 @@ class Job:
             for time, value in zip(times, values, strict=True)
         ]
         (folder / "log.jsonl").write_text("".join(lines))
-        pattern = f"{folder}/*.jsonl"
+        if case.parquet:
+            data.to_parquet(folder, folder)
+        pattern = f"{folder}/*.{'parquet' if case.parquet else 'jsonl'}"
         id = "user" if case.ids else None
         self._injector = lambda: mw.injectors.Files(pattern, timestamp="time", id=id, slack=_DISORDER)
 
     def run(self) -> float:
         """CPU time of a run, in microseconds a record."""
         case = self._case
+        place = Path(tempfile.mkdtemp(dir=self._folder.parent))
         p = mw.Pipeline("path")
-        p.inject("queries", self._injector())
-        key = (lambda record: record.value["query"]) if case.by_function else mw.by("query")
-        p.add(Windower(), inputs={"queries": key}, outputs=["windows"], in_order=case.in_order)
-        p.sink("windows", mw.sinks.Callback(lambda *_: None))
+        queries = p.inject("queries", self._injector())
+        if case.windows:
+            counted = queries.key_by("query").window(mw.windows.tumbling(mw.SECOND)).count("windows")
+            counted.sink(mw.sinks.JsonLines(place / "out"))
+        else:
+            key = (lambda record: record.value["query"]) if case.by_function else mw.by("query")
+            p.add(Windower(), inputs={"queries": key}, outputs=["windows"], in_order=case.in_order)
+            p.sink("windows", mw.sinks.Callback(lambda *_: None))
         graph = build(p)
-        store = LmdbStore(Path(tempfile.mkdtemp(dir=self._folder.parent)) / "store", shards=2, sync=False)
+        store = LmdbStore(place / "store", shards=2, sync=False)
         driver = Driver(
             graph,
             store,
@@ -170,17 +190,29 @@ def _without_json(self: Any, source: Any, item: Any, batch: mw.RecordBatch, rout
 
 
 def _places_of_each(keys: list[Any], table: Sequence[int], nobody: int) -> list[int]:
-    return [table[tablet] for tablet in tablets_of(keys)]
+    return [table[tablet] for tablet in tablets_of(keys, len(table))]
 
 
-def _by_tablet(batch: mw.RecordBatch) -> list[tuple[mw.RecordBatch, None]]:
-    positions: list[list[int]] = [[] for _ in range(keys.TABLETS + 1)]
-    places = route._places(batch.key_column(), range(keys.TABLETS), keys.TABLETS)
+def _by_part(batch: mw.RecordBatch) -> list[tuple[mw.RecordBatch, None]]:
+    positions: list[list[int]] = [[] for _ in range(keys.PARTS + 1)]
+    places = route._places(batch.key_column(), range(keys.PARTS), keys.PARTS)
     for position, place in enumerate(places):
         positions[place].append(position)
     return [(batch.take(mine), None) for mine in positions[:-1]]
 
 
+def _without_columns(graph: Any, stream: str) -> FieldNames | None:
+    names = _needed_fields(graph, stream)
+    if names is None:
+        return None
+    return FieldNames([name for name in names if name not in names.optional], names.optional)
+
+
+def _cannot_copy(*_: Any) -> int:
+    raise OSError("not by the kernel")
+
+
+_needed_fields = inject.needed_fields
 _send = inject.Injection._send
 _NEVER = 10**12
 
@@ -207,19 +239,33 @@ def _few(case: Case) -> bool:
 
 ALTERNATIVES = {
     "nothing": Alternative(list),
-    "no key-grouped sections": Alternative(lambda: [(route, "_OFTEN", _NEVER)], _few),
-    "no NumPy": Alternative(lambda: [(route, "_by_tablet", _by_tablet)], lambda case: case.large),
-    "no sections by tablet": Alternative(lambda: [(route, "_MANY", _NEVER)], lambda case: case.large),
+    "no key-grouped sections": Alternative(lambda: [(route, "OFTEN", _NEVER)], _few),
+    "no NumPy": Alternative(lambda: [(route, "by_part", _by_part)], lambda case: case.large),
+    "no sections by tablet": Alternative(lambda: [(route, "MANY", _NEVER)], lambda case: case.large),
     "tablets of each record": Alternative(lambda: [(route, "_places", _places_of_each)]),
     "no reading of fields": Alternative(
-        lambda: [(inject, "_fields", lambda graph, stream: None)],
+        lambda: [(inject, "needed_fields", lambda graph, stream: None)],
         lambda case: not case.objects and not case.by_function,
     ),
     "no keys by column": Alternative(
         lambda: [(keys.By, "column", lambda self, values: None)], lambda case: case.objects
     ),
     "no undecoded JSON": Alternative(
-        lambda: [(inject.Injection, "_send", _without_json)], lambda case: not case.objects
+        lambda: [(inject.Injection, "_send", _without_json)],
+        lambda case: not case.objects and not case.windows,
+    ),
+    "windows by key": Alternative(lambda: [(foldings, "BY_COLUMNS", False)], lambda case: case.windows),
+    "files not as columns": Alternative(
+        lambda: [(inject, "needed_fields", _without_columns)], lambda case: case.windows
+    ),
+    "keys by a dict": Alternative(
+        lambda: [(key_codes, "_places", lambda *_: None)], lambda case: case.windows
+    ),
+    "values of windows": Alternative(
+        lambda: [(mw.sinks.JsonLines, "_write_windows", lambda *_: False)], lambda case: case.windows
+    ),
+    "staged files through memory": Alternative(
+        lambda: [(os, "copy_file_range", _cannot_copy)], lambda case: case.windows
     ),
 }
 

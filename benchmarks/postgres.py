@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from benchmarks import chart, results
+from benchmarks import chart, counted, results
 from benchmarks.peers import transform_with_state
 from benchmarks.server import postgres
 from benchmarks.session import session
@@ -63,7 +63,7 @@ def _rates(
 ) -> tuple[dict[str, list[float]], bool]:
     """By system: the records that it takes in a second, in each round; and whether all agree."""
     source = comparison.short
-    truth = source.truth()
+    truth = counted.truth(source)
     rates: dict[str, list[float]] = {}
     same = True
     for number in range(rounds + 1):  # the first of them warms up

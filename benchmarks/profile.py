@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -24,9 +25,11 @@ from typing import Any
 from benchmarks import chart, data, results
 from benchmarks.pipelines import windows
 from millwheel.master.driver import Driver
+from millwheel.master.intervals import shard_count
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.master.options import Options
 from millwheel.model.graph import build
+from millwheel.model.keys import TABLETS
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.worker.step import Worker
 
@@ -48,12 +51,11 @@ PARTS = {
         "worker/inbox.py",
         "worker/envelope.py:unpack_section",
         "worker/envelope.py:unpack_columns",
-        "worker/gather.py",
     ),
     "load": (
-        "store/lmdb/environment.py:get_each",
-        "store/lmdb/environment.py:get",
-        "store/lmdb/environment.py:scan",
+        "store/lmdb/lmdb_snapshot.py:get_each",
+        "store/lmdb/lmdb_snapshot.py:get",
+        "store/lmdb/lmdb_snapshot.py:scan",
         "store/row.py:decode_row",
         "worker/context.py:load_state",
         "worker/cache.py",
@@ -133,19 +135,30 @@ class Sampler:
 
 
 def run(
-    *, quick: bool = False, keys: int | None = None, records: int | None = None, flame: bool = False
+    *,
+    quick: bool = False,
+    keys: int | None = None,
+    records: int | None = None,
+    flame: bool = False,
+    store_tablets: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """Profiles it with few and with many keys, prints a table, and writes the artifacts."""
+    """Profiles it with few and with many keys, prints a table, and writes the artifacts.
+
+    With several numbers of ``store_tablets`` there is a case for each of them.
+    """
     cases = {}
     label = results.name("profile", quick=quick)
     count = records or (100_000 if quick else 1_000_000)
     numbers = [keys] if keys else [1_000, 20_000 if quick else 100_000]
+    tablets = store_tablets or [TABLETS]
     with results.scratch("profile") as work:
         for number in numbers:
             source = data.generate(
                 work / f"in-{number}", keys=number, records=count, files=max(count // 50_000, 1)
             )
-            cases[f"{number:,} keys"] = profile(source, work / f"run-{number}")
+            for each in tablets:
+                name = f"{number:,} keys" + (f", {each:,} tablets" if len(tablets) > 1 else "")
+                cases[name] = profile(source, work / f"run-{number}-{each}", each)
     result = {"quick": quick, "records": count, "cases": cases}
     results.save(label, result)
     _print(cases)
@@ -154,7 +167,6 @@ def run(
         "Microseconds a record, by part, in one process",
         [*PARTS, OTHER],
         {name: [case["cpu"].get(part, 0.0) for part in (*PARTS, OTHER)] for name, case in cases.items()},
-        width=12,
         digits=2,
     )
     if flame:
@@ -163,10 +175,10 @@ def run(
     return result
 
 
-def profile(source: data.Input, work: Path) -> dict[str, Any]:
+def profile(source: data.Input, work: Path, tablets: int = TABLETS) -> dict[str, Any]:
     """Microseconds a record by part, of CPU time and of real time."""
     graph = build(windows.pipeline(source.pattern, work / "out"))
-    store = LmdbStore(work / "store", shards=2)
+    store = LmdbStore(work / "store", shards=shard_count(2, tablets), tablets=tablets)
     driver = Driver(
         graph,
         store,

@@ -1,13 +1,16 @@
-"""What a benchmark leaves: a table on the screen, and a JSON file that says on what machine it ran."""
+"""What a benchmark leaves: a table on the screen, and a JSON file with the machine and the code measured."""
 
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent.parent / "artifacts" / "bench"
+_BUSY_FOR = 1.0  # seconds
+_ROOT = Path(__file__).resolve().parent.parent
+FOLDER = _ROOT / "artifacts" / "bench"
+KEPT = _ROOT / "docs" / "figures"
+"""The results of full runs that docs/performance.md is made from."""
 
 
 def artifact(name: str) -> Path:
@@ -37,19 +44,60 @@ def save(name: str, result: dict[str, Any]) -> Path:
 
 
 def circumstances() -> dict[str, Any]:
-    """The machine, the versions, the command and the date."""
+    """The machine, the versions, the command, the date, and the code."""
     machine = {
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "python": platform.python_version(),
         "system": platform.platform(),
+        "busy_before": busy_before(),
     }
     return {
         "machine": machine,
         "versions": {name: _version(name) for name in _PACKAGES},
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        **moment(),
     }
+
+
+def moment() -> dict[str, str]:
+    """The command, the date in UTC, and the code."""
+    return {
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        **measured_code(),
+    }
+
+
+@functools.cache
+def busy_before() -> float:
+    """The percentage of all cores that other work took in the second before the run; asked for once."""
+    import psutil  # here: the tests of what a benchmark computes need no processes
+
+    return float(psutil.cpu_percent(interval=_BUSY_FOR))
+
+
+@functools.cache
+def measured_code() -> dict[str, str]:
+    """The commit that is checked out, and the hash of the package's tree in it; asked for once.
+
+    Commits that change docs alone leave the tree as it is, and so does a rebase. Without a checkout, or
+    with changes that are not committed, there is no hash.
+    """
+    revision = git("rev-parse", "--short=10", "HEAD")
+    if not revision:
+        return {"revision": "unknown", "code": ""}
+    if git("status", "--porcelain", "--", "millwheel"):
+        return {"revision": f"{revision} with changes", "code": ""}
+    return {"revision": revision, "code": git("rev-parse", "HEAD:millwheel")}
+
+
+def git(*arguments: str) -> str:
+    """What git says of this checkout, or nothing where there is none."""
+    try:
+        done = subprocess.run(["git", "-C", os.fspath(_ROOT), *arguments], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return "" if done.returncode else done.stdout.strip()
 
 
 _PACKAGES = ("millwheel-spark", "pyspark", "lmdb", "orjson", "msgpack")

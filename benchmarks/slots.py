@@ -32,7 +32,7 @@ _EPOCHS = 15
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Measures each number of slots, prints a table, and writes the artifacts."""
-    seconds = 5.0 if quick else 20.0
+    seconds = 3.0 if quick else 20.0
     slots = (1, 4, 16) if quick else _SLOTS
     found: dict[int, dict[str, Any]] = {}
     with results.scratch("slots") as work, session(work) as spark:

@@ -2,95 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import planted, results
-
-
-def markdown(head: list[str], rows: list[list[object]]) -> str:
-    """A table.
-
-    >>> print(markdown(["a", "b"], [["x", 1_000]]))
-    | a | b |
-    |---|---|
-    | x | 1,000 |
-    """
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(results.text(value) for value in row) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _field(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = []
-    for case in result["cases"]:
-        for name, part in case["systems"].items():
-            ratio = part.get("millwheel_is")
-            goal = f"{part['goal']:g}" if part.get("goal") is not None else ""
-            windows = "yes" if part["same_windows"] else "NO"
-            rows.append(
-                [
-                    case["keys"],
-                    name,
-                    part["records_per_second"],
-                    f"{part['start_up_seconds']:.1f} s",
-                    f"{ratio:.2f}" if ratio else "",
-                    goal,
-                    windows,
-                    part["guarantee"],
-                ]
-            )
-    head = [
-        "keys",
-        "system",
-        "records/s",
-        "start-up",
-        "millwheel is, times",
-        "goal",
-        "right result",
-        "guarantee",
-    ]
-    absent = [f"{name}: {reason}" for name, reason in result["absent"].items()]
-    return "\n\n".join([markdown(head, rows), *map(_rounds, result["cases"]), *absent])
-
-
-def _rounds(case: dict[str, Any]) -> str:
-    """How much the runs of one system differ from round to round."""
-    turns = case["systems"]["millwheel"]["seconds"]
-    runs = ", ".join(f"{short:.1f} and {long:.1f}" for short, long in turns)
-    return f"Seconds of millwheel's short and long runs with {case['keys']:,} keys, by round: {runs}."
-
-
-def _throughput(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [
-            case["keys"],
-            case["millwheel"]["median"],
-            case["transformWithState"]["median"],
-            case["ratio"],
-            case["target"],
-        ]
-        for case in result["cases"]
-    ]
-    return markdown(["keys", "millwheel, records/s", "transformWithState, records/s", "ratio", "goal"], rows)
-
+from benchmarks import markdown, peer_tables, planted
 
 _PERCENTILES = ("p50", "p95", "p99")
-
-
-def _latency(result: dict[str, Any]) -> str:
-    rows: list[list[object]] = [
-        [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES)] for name, part in result["systems"].items()
-    ]
-    systems = markdown(["", *_PERCENTILES], rows)
-    if not result.get("curve"):
-        return systems
-    names = [name for name in result["curve"][0] if name.startswith("p")]
-    points: list[list[object]] = [
-        [point["source"], point["stages"], point["rate"], *(f"{point[name]:,.1f} ms" for name in names)]
-        for point in result["curve"]
-    ]
-    return systems + "\n\n" + markdown(["source", "stages", "records/s", *names], points)
 
 
 def _guarantees(result: dict[str, Any]) -> str:
@@ -98,7 +17,7 @@ def _guarantees(result: dict[str, Any]) -> str:
         [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES), part["records_per_second"]]
         for name, part in result["cases"].items()
     ]
-    return markdown(["", *_PERCENTILES, "records/s"], rows)
+    return markdown.table(["", *_PERCENTILES, "records/s"], rows)
 
 
 def _lag(result: dict[str, Any]) -> str:
@@ -106,14 +25,14 @@ def _lag(result: dict[str, Any]) -> str:
         [name, f"{part['mean']:,.0f} ms", f"{part['stdev']:,.0f} ms"]
         for name, part in result["lag_milliseconds"].items()
     ]
-    return markdown(["", "behind real time (mean)", "standard deviation"], rows)
+    return markdown.table(["", "behind real time (mean)", "standard deviation"], rows)
 
 
 def _sweeps(result: dict[str, Any]) -> str:
     tables = []
     for name, parts in result["sweeps"].items():
         rows: list[list[object]] = [["records/s", *(part["records_per_second"] for part in parts)]]
-        tables.append(markdown([name, *(f"{part['x']:,}" for part in parts)], rows))
+        tables.append(markdown.table([name, *(f"{part['x']:,}" for part in parts)], rows))
     return "\n\n".join(tables)
 
 
@@ -127,20 +46,51 @@ def _recovery(result: dict[str, Any]) -> str:
         ]
         for part in result["points"]
     ]
-    return markdown(["keys in state", "store", "kill -9 to the first new output (median)", "longest"], rows)
+    return markdown.table(
+        ["keys in state", "store", "kill -9 to the first new output (median)", "longest"], rows
+    )
+
+
+def _takeover(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [part["store"], part["keys"], f"{part['median']:.2f} s", f"{max(part['seconds']):.2f} s"]
+        for part in result["points"]
+    ]
+    head = ["store", "keys in state", "kill -9 to the standby's first output (median)", "longest"]
+    return markdown.table(head, rows)
+
+
+def _syncs(result: dict[str, Any]) -> str:
+    syncs: list[list[object]] = [
+        [name, sync["file"], sync["call"], f"{sync['an_epoch']:g}"]
+        + [f"{sync[key]:.2f} ms" for key in ("median_ms", "p99_ms")]
+        for name, case in result["cases"].items()
+        for sync in case["syncs"]
+    ]
+    parts = next(iter(result["cases"].values()))["parts"]
+    times: list[list[object]] = [
+        [name, *(f"{case['parts'][part]:.1f} ms" for part in parts)] for name, case in result["cases"].items()
+    ]
+    head = ["pipeline", "file", "call", "syncs an epoch", "each (median)", "p99"]
+    return markdown.table(head, syncs) + "\n\n" + markdown.table(["pipeline", *parts], times)
+
+
+def _idle(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [[name, f"{100 * used:.1f}%"] for name, used in result["of_a_core"].items()]
+    return markdown.table(["idle", "of a core"], rows)
 
 
 def _growth(result: dict[str, Any]) -> str:
     length, keys, store = result["length"], result["keys"], result["store"]
-    costs = markdown(
+    costs = markdown.table(
         ["records, millions", *(f"{at / 1e6:,.0f}" for at in length["at"])],
         [["µs a record", *(f"{cost:.1f}" for cost in length["microseconds"])]],
     )
-    by_keys = markdown(
+    by_keys = markdown.table(
         ["keys", *(f"{part['keys']:,}" for part in keys["points"])],
         [["µs a record", *(f"{part['microseconds']:.1f}" for part in keys["points"])]],
     )
-    sizes = markdown(
+    sizes = markdown.table(
         ["bytes of state", *(f"{part['state']:,}" for part in store["points"])],
         [["bytes of the store for each", *(f"{part['ratio']:.2f}" for part in store["points"])]],
     )
@@ -159,7 +109,7 @@ def _profile(result: dict[str, Any]) -> str:
         [part, *(f"{case['cpu'].get(part, 0.0):.2f}" for case in cases.values())] for part in parts
     ]
     rows.append(["all", *(f"{case['cpu_microseconds']:.2f}" for case in cases.values())])
-    return markdown(["µs of CPU a record", *cases], rows)
+    return markdown.table(["µs of CPU a record", *cases], rows)
 
 
 def _memory(result: dict[str, Any]) -> str:
@@ -171,7 +121,7 @@ def _memory(result: dict[str, Any]) -> str:
         f"{result['keys']:,} keys, {result['records_per_second']:,} records/s, a store of "
         f"{result['store_bytes'] / 1e6:,.0f} MB."
     )
-    return "\n\n".join([said, markdown(["process", "peak resident", "of that its own"], rows)])
+    return "\n\n".join([said, markdown.table(["process", "peak resident", "of that its own"], rows)])
 
 
 def any_table(result: dict[str, Any]) -> str:
@@ -194,14 +144,8 @@ def any_table(result: dict[str, Any]) -> str:
             [name if isinstance(name, str) else "", *(case.get(head, "") for head in heads)]
             for name, case in cases.items()
         ]
-        return markdown(["", *(head.replace("_", " ") for head in heads)], rows)
+        return markdown.table(["", *(head.replace("_", " ") for head in heads)], rows)
     raise ValueError("a result without cases has no table: write a renderer for it")
-
-
-def _nexmark(result: dict[str, Any]) -> str:
-    head = ["query", "records read", "results", "records/s (median)", "slowest", "fastest"]
-    keys = ("records", "results", "records_per_second", "slowest", "fastest")
-    return markdown(head, [[name, *(case[key] for key in keys)] for name, case in result["queries"].items()])
 
 
 def _cache(result: dict[str, Any]) -> str:
@@ -227,7 +171,7 @@ def _cache_job(title: str, job: dict[str, Any], target: float) -> str:
         turns = ", ".join(f"{base:.1f} and {best:.1f} s" for base, best in job["turns"])
         said += f" By medians of turns without it and with the size that saves most: {turns}."
     head = ["cache", "CPU of the worker", "of the database", "together", "rows from the cache"]
-    return "\n\n".join([said, markdown(head, rows)])
+    return "\n\n".join([said, markdown.table(head, rows)])
 
 
 def _timers(result: dict[str, Any]) -> str:
@@ -238,7 +182,7 @@ def _timers(result: dict[str, Any]) -> str:
         f"otherwise idle fire {late['p50']:.0f} ms after their time (p95 {late['p95']:.0f} ms, worst "
         f"{late['max']:.0f} ms; goal: {result['wall_target_ms']:.0f} ms)."
     )
-    return "\n\n".join([markdown(["timers pending", "an epoch"], rows), said])
+    return "\n\n".join([markdown.table(["timers pending", "an epoch"], rows), said])
 
 
 def _dedup(result: dict[str, Any]) -> str:
@@ -256,7 +200,7 @@ def _in_order(result: dict[str, Any]) -> str:
         for name, case in result["cases"].items()
     ]
     said = f"CPU time, median of the turns; the goal is {result['target']:g} times."
-    return "\n\n".join([markdown(["", "µs a record", "in order", "ratio"], rows), said])
+    return "\n\n".join([markdown.table(["", "µs a record", "in order", "ratio"], rows), said])
 
 
 def _looking(result: dict[str, Any]) -> str:
@@ -269,7 +213,7 @@ def _looking(result: dict[str, Any]) -> str:
         for name, found in result["seconds"].items()
     ]
     said = f"A store of {result['keys']:,} keys, {result['bytes'] / 1e9:.1f} GB."
-    return "\n\n".join([said, markdown(["", "median", "longest"], rows)])
+    return "\n\n".join([said, markdown.table(["", "median", "longest"], rows)])
 
 
 def _nab(result: dict[str, Any]) -> str:
@@ -294,7 +238,8 @@ def _nab(result: dict[str, Any]) -> str:
         f"{result['validated_by_file']:.1f} by file; fitted, {result['score']:.1f}, with sensitivities from "
         f"{min(near, key=float)} to {max(near, key=float)} between {min(near.values()):.1f} and "
         f"{max(near.values()):.1f}. A sliding mean with its standard deviation has "
-        f"{result['sliding_mean']:.1f}."
+        f"{result['sliding_mean']:.1f}. A value takes {result['microseconds_a_value']:.1f} microseconds of "
+        "CPU, model and judgement."
     )
     generated: list[list[object]] = [
         [
@@ -307,8 +252,8 @@ def _nab(result: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             said,
-            markdown(["category", "windows found", "false alarms", "score"], rows),
-            markdown(["generated", "found", "false alarms in 1,000 rows"], generated),
+            markdown.table(["category", "windows found", "false alarms", "score"], rows),
+            markdown.table(["generated", "found", "false alarms in 1,000 rows"], generated),
         ]
     )
 
@@ -319,19 +264,9 @@ def _planted(result: dict[str, Any]) -> str:
         if isinstance(found, dict) and "zeitgeist" in found:
             parts += [
                 f"{planted.said(source.capitalize(), found)}.",
-                markdown(planted.HEADS, planted.rows(found)),
+                markdown.table(planted.HEADS, planted.rows(found)),
             ]
     return "\n\n".join(parts)
-
-
-def _postgres(result: dict[str, Any]) -> str:
-    systems = {name: part for name, part in result.items() if isinstance(part, dict) and "median" in part}
-    rows: list[list[object]] = [[name, part["median"]] for name, part in systems.items()]
-    said = (
-        f"{result['keys']:,} keys: PostgreSQL has {result['ratio']:.1f} times the rate of "
-        f"`transformWithState` (goal: {result['target']:g}), and {result['of_lmdb']:.2f} of that of LMDB."
-    )
-    return "\n\n".join([markdown(["", "records/s"], rows), said])
 
 
 def _manykeys(result: dict[str, Any]) -> str:
@@ -352,7 +287,7 @@ def _manykeys(result: dict[str, Any]) -> str:
         f"{result['ratio']:.2f} times as long on Spark; without what Spark adds to every epoch "
         f"{result['ratio_without_spark']:.2f} times (goal: at most {result['target']:g})."
     )
-    return "\n\n".join([markdown(head, rows), said])
+    return "\n\n".join([markdown.table(head, rows), said])
 
 
 def _balance(result: dict[str, Any]) -> str:
@@ -360,7 +295,7 @@ def _balance(result: dict[str, Any]) -> str:
         [name, case["off"], case["on"], f"{case['ratio']:.2f}", str(case["target"] or "")]
         for name, case in result["streams"].items()
     ]
-    return markdown(["stream", "balancer off, records/s", "on, records/s", "ratio", "goal"], rows)
+    return markdown.table(["stream", "balancer off, records/s", "on, records/s", "ratio", "goal"], rows)
 
 
 def _hotkey(result: dict[str, Any]) -> str:
@@ -368,7 +303,9 @@ def _hotkey(result: dict[str, Any]) -> str:
         [hashes, case["plain"], case["combined"], f"{case['ratio']:.1f}"]
         for hashes, case in result["cases"].items()
     ]
-    return markdown(["hashes of 16 kB a record", "plain, records/s", "combined, records/s", "ratio"], rows)
+    return markdown.table(
+        ["hashes of 16 kB a record", "plain, records/s", "combined, records/s", "ratio"], rows
+    )
 
 
 def _slots(result: dict[str, Any]) -> str:
@@ -376,14 +313,81 @@ def _slots(result: dict[str, Any]) -> str:
         [slots, case["rate"], *(f"{case[name]:.0f} ms" for name in ("p50", "p95", "p99", "empty_epoch"))]
         for slots, case in result["slots"].items()
     ]
-    return markdown(["slots", "records/s", "p50", "p95", "p99", "empty epoch"], rows)
+    return markdown.table(["slots", "records/s", "p50", "p95", "p99", "empty epoch"], rows)
+
+
+def _overhead(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, round(statistics.median(rates)), f"{statistics.median(result['cpu_seconds'][name]):.1f} s"]
+        for name, rates in result["rates"].items()
+    ]
+    said = markdown.goal(
+        "Everything on against everything off",
+        f"{result['ratio']:.3f} times the throughput ({min(result['pairs']):.3f} to "
+        f"{max(result['pairs']):.3f} in a round), {result['cpu_ratio']:.3f} times the CPU time, "
+        f"{result['looks']} events and scrapes read",
+        f"at least {1 - result['goal']:.2f} of the throughput",
+        result["passed"],
+    )
+    return "\n\n".join([markdown.table(["watched", "records/s", "CPU"], rows), said])
+
+
+def _skew(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [name, part["records"], part["peak_open_windows"], f"{part['peak_state_bytes'] / 1e6:,.1f} MB"]
+        for name, part in result["cases"].items()
+    ]
+    what = "The store with the limit against the even run's"
+    limit = f"at most {result['target']:g}"
+    said = markdown.goal(what, f"{result['store_ratio']:.2f} times", limit, result["passed"])
+    return "\n\n".join([markdown.table(["", "records", "open windows at most", "state"], rows), said])
+
+
+def _soak(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = []
+    for name, metric in result["metrics"].items():
+        scale = 1e6 if name.endswith("_bytes") else 1
+        flat = {True: "flat", False: "GROWS", None: ""}[metric.get("flat")]
+        shown = [f"{metric[part] / scale:,.1f}" for part in ("first", "last")]
+        rows.append([name.replace("_bytes", ", MB").replace("_", " "), *shown, flat])
+    said = (
+        f"{result['epochs']:,} epochs in {result['seconds']:,.0f} s. An epoch of the last quarter took "
+        f"{result['epoch_time_ratio']:.2f} times one of the first, while the machine took "
+        f"{result['machine_time_ratio']:.2f} times as long for the same work."
+    )
+    beside = result.get("beside_a_new_one")
+    if beside is not None:
+        said += (
+            f" Beside a pipeline that had just started, in the same minutes, the old one's epochs took "
+            f"{beside['ratio']:.2f} times as long ({beside['old_epoch_ms']:.1f} and "
+            f"{beside['new_epoch_ms']:.1f} ms)."
+        )
+    return "\n\n".join([said, markdown.table(["", "first quarter", "last quarter", ""], rows)])
+
+
+def _wikipedia(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [told["key"], _clock(told["start"]), told["edits"], f"{told['confidence']:.1f}"]
+        for told in result["notable"]
+    ]
+    said = f"{result['edits']:,} edits, {result['articles']:,} articles, {result['spikes']} spikes."
+    head = ["article", "from (UTC)", "edits meanwhile", "confidence"]
+    return "\n\n".join([said, markdown.table(head, rows)])
+
+
+def _clock(moment: int) -> str:
+    return datetime.datetime.fromtimestamp(moment / 1e6, datetime.timezone.utc).strftime("%H:%M")
 
 
 RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    **peer_tables.RENDERERS,
+    "overhead": _overhead,
+    "skew": _skew,
+    "soak": _soak,
+    "wikipedia": _wikipedia,
     "balance": _balance,
     "hotkey": _hotkey,
     "slots": _slots,
-    "nexmark": _nexmark,
     "cache": _cache,
     "timers": _timers,
     "dedup": _dedup,
@@ -391,17 +395,16 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "looking": _looking,
     "nab": _nab,
     "planted": _planted,
-    "field": _field,
-    "throughput": _throughput,
-    "latency": _latency,
     "guarantees": _guarantees,
     "lag": _lag,
     "sweeps": _sweeps,
     "recovery": _recovery,
+    "takeover": _takeover,
+    "syncs": _syncs,
+    "idle": _idle,
     "growth": _growth,
     "profile": _profile,
     "memory": _memory,
-    "postgres": _postgres,
     "manykeys": _manykeys,
 }
 

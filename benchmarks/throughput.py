@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import millwheel as mw
-from benchmarks import chart, data, results
+from benchmarks import chart, counted, data, results
 from benchmarks.peers import transform_with_state
 from benchmarks.pipelines import windows
 from benchmarks.session import session
@@ -91,7 +90,7 @@ class Comparison:
 
     def run(self, rounds: int) -> dict[str, Any]:
         # The first turn warms up, and is where both read the same files and must agree.
-        short, long = self.short.truth(), self._long.truth()
+        short, long = counted.truth(self.short), counted.truth(self._long)
         theirs, _ = self.peer(self.short)
         ours, _ = self.millwheel(self.short)
         same = ours == theirs == short
@@ -127,7 +126,7 @@ class Comparison:
             "passed": same and ratio >= self._case.target,
         }
 
-    def millwheel(self, source: data.Input, store: str | None = None) -> tuple[Counter[data.Window], float]:
+    def millwheel(self, source: data.Input, store: str | None = None) -> tuple[counted.Windows, float]:
         """The windows that millwheel finds, with LMDB or another store, and the seconds that it takes."""
         folder = self._fresh()
         started = time.perf_counter()
@@ -138,17 +137,17 @@ class Comparison:
             progress=False,
         )
         seconds = time.perf_counter() - started
-        counts = windows.read(folder / "out")
+        counts = counted.of_computation(folder / "out")
         shutil.rmtree(folder)
-        return data.without_last(counts), seconds
+        return counts, seconds
 
-    def peer(self, source: data.Input) -> tuple[Counter[data.Window], float]:
+    def peer(self, source: data.Input) -> tuple[counted.Windows, float]:
         """The same of `transformWithState`."""
         folder = self._fresh()
         seconds = transform_with_state.count_windows(self._spark, source.folder, folder, self._files_a_batch)
-        counts = transform_with_state.read_windows(folder)
+        counts = counted.of_spark(folder)
         shutil.rmtree(folder)
-        return data.without_last(counts), seconds
+        return counts, seconds
 
     def _fresh(self) -> Path:
         """A new folder for every run: no run finds another one's store or checkpoint."""

@@ -17,6 +17,7 @@ from benchmarks.session import session
 from millwheel.apps.zeitgeist.pipeline import count_anomalies
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.model.time import HOUR, MINUTE
+from tests.servers.processes import Unavailable
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "wikipedia"
 _BEGIN = 1_442_016_000 * mw.SECOND
@@ -34,10 +35,9 @@ def article(record: mw.Record) -> Any:
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    """Runs the pipeline over the day, prints the spikes and draws them; says so where there is no data."""
+    """Runs the pipeline over the day, prints the spikes and draws them; `Unavailable` without the data."""
     if not DATA.is_dir():
-        print("The edits are not there: put the day's file into ../shared/data/wikipedia")
-        return {}
+        raise Unavailable("the edits are not there: put the day's file into ../shared/data/wikipedia")
     windows, episodes, anomalies = mw.sinks.Collect(), mw.sinks.Collect(), mw.sinks.Collect()
     p = count_anomalies(
         mw.injectors.Files(DATA / "*.json.gz", timestamp="time", unit="iso"),
@@ -56,13 +56,15 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     spikes = [{**told, "edits": _edits(counts[told["key"]], told)} for told in final.values()]
     notable = sorted(spikes, key=lambda told: (-told["edits"], -told["confidence"]))[:_NOTABLE]
     result = {
+        "quick": quick,
         "edits": report.records_in,
         "seconds": seconds,
         "articles": len({record.key for record in windows.records}),
         "spikes": len(anomalies.records),
         "notable": notable,
     }
-    results.save("wikipedia", result)
+    label = results.name("wikipedia", quick=quick)
+    results.save(label, result)
     print(f"{report.records_in:,} edits, {result['articles']:,} articles, {result['spikes']} spikes")
     rows = [
         [
@@ -77,7 +79,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     print(results.table(["article", "from (UTC)", "to", "edits meanwhile", "confidence"], rows))
     hours = [bucket * _SETTINGS.width / HOUR for bucket in range(24 * HOUR // _SETTINGS.width)]
     chart.lines(
-        results.artifact("wikipedia.png"),
+        results.artifact(f"{label}.png"),
         "12 September 2015: edits of the articles with the most notable spikes, in half an hour",
         "hour of the day (UTC)",
         {told["key"][:24]: {"edits": (hours, counts[told["key"]])} for told in notable},
@@ -104,4 +106,4 @@ def _edits(counts: list[int], told: dict[str, Any]) -> int:
 def _clock(moment: int | None) -> str:
     if moment is None:
         return "-"
-    return f"{datetime.datetime.fromtimestamp(moment // mw.SECOND, datetime.UTC):%H:%M}"
+    return f"{datetime.datetime.fromtimestamp(moment // mw.SECOND, datetime.timezone.utc):%H:%M}"

@@ -1,4 +1,4 @@
-"""The external writer of the latency benchmark: ``python -m benchmarks.writer TARGET RATE SECONDS``.
+"""The external writer of the latency benchmark: ``python -m benchmarks.writer TARGET RATE SECONDS [FILES]``.
 
 The target is a folder, or a topic of Kafka: ``kafka://host:port/topic``.
 It is a process of its own, so that it keeps its pace whatever the system that is measured does.
@@ -25,13 +25,13 @@ Target = Path | str
 """A folder, or a topic: ``kafka://host:port/topic``."""
 
 
-def write(folder: Target, rate: int, seconds: float) -> None:
-    """Keeps the pace of ``rate`` records in a second."""
+def write(folder: Target, rate: int, seconds: float, files: int = FILES_A_SECOND) -> None:
+    """Keeps the pace of ``rate`` records in a second, in ``files`` files."""
     source = random.Random(0)
-    share = rate // FILES_A_SECOND
+    share = rate // files
     begin = time.monotonic()
-    for index in range(int(seconds * FILES_A_SECOND)):
-        until = begin + (index + 1) / FILES_A_SECOND
+    for index in range(int(seconds * files)):
+        until = begin + (index + 1) / files
         time.sleep(max(until - time.monotonic(), 0.0))  # the pace of the input, which is the point
         send(folder, f"log-{index:06d}", range(index * share, (index + 1) * share), source)
 
@@ -68,4 +68,9 @@ def _produce(target: str, lines: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     given = sys.argv[1]
-    write(given if given.startswith("kafka://") else Path(given), int(sys.argv[2]), float(sys.argv[3]))
+    write(
+        given if given.startswith("kafka://") else Path(given),
+        int(sys.argv[2]),
+        float(sys.argv[3]),
+        *map(int, sys.argv[4:]),
+    )

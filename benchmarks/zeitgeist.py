@@ -39,7 +39,7 @@ Anomaly = tuple[str, str, int]
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Runs both parts, prints a table, and writes the artifacts."""
-    records, rounds, seconds = (40_000, 1, 8) if quick else (100_000, 2, 30)
+    records, rounds, seconds = (20_000, 1, 4) if quick else (100_000, 2, 30)
     name = results.name("zeitgeist", quick=quick)
     with results.scratch("zeitgeist") as work, session(work, transform_with_state.SETTINGS) as spark:
         result: dict[str, Any] = {"quick": quick, "throughput": _Throughput(spark, work, records).run(rounds)}

@@ -1,6 +1,6 @@
-"""MillWheel on Spark: fault-tolerant stream processing in Python, after Google's MillWheel paper."""
+"""MillWheel on Spark: fault-tolerant stream processing in Python."""
 
-from millwheel import injectors, sinks, testing
+from millwheel import injectors, lookups, sinks, testing
 from millwheel.errors import (
     CodecError,
     EngineError,
@@ -67,6 +67,7 @@ __all__ = [
     "codecs",
     "combiners",
     "injectors",
+    "lookups",
     "read_store",
     "register",
     "run",

@@ -1,4 +1,4 @@
-"""The one hierarchy of errors. A message says what was wrong, where, and what to do about it."""
+"""The hierarchy of errors. A message has what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ class MillWheelError(Exception):
 
 
 class PipelineError(MillWheelError):
-    """The pipeline is not well formed; nothing has run."""
+    """The pipeline is invalid; nothing has run."""
 
 
 class CodecError(MillWheelError):
-    """A value or a state could not be turned into bytes, or bytes not into a value."""
+    """A value or a state could not be encoded or decoded."""
 
 
 class InputError(MillWheelError):
-    """An injector met input that it cannot turn into a record, or that it cannot reach."""
+    """An injector has input that is not a record, or cannot reach its input."""
 
 
 class StoreError(MillWheelError):
-    """The backing store cannot be opened, read or written, or belongs to another pipeline."""
+    """The backing store cannot be opened, read or written, or is another pipeline's."""
 
 
 class FencedError(MillWheelError):
-    """A write carried an old sequencer (6.2): somebody else owns the interval or the pipeline now."""
+    """A write had an old sequencer (6.2): the interval or pipeline has a new owner."""
 
 
 class EngineError(MillWheelError):
-    """Spark gave up on an epoch. The epoch is not committed; running again continues it."""
+    """Spark gave up on an epoch, which is not committed. Run again to continue it."""
 
 
 class Interrupted(EngineError):
-    """An epoch was ended because the run was told to stop. Running again continues it."""
+    """An epoch was cancelled because the run was to stop. Running again continues it."""
 
 
 class EngineGone(EngineError):
@@ -42,13 +42,13 @@ class EngineGone(EngineError):
 
 
 class StandbyEnded(MillWheelError):
-    """The pipeline that a standby waited for was stopped on request, or has come to its end."""
+    """The pipeline of a standby was stopped on request, or has finished."""
 
 
 class UserCodeError(MillWheelError):
     """User code raised: a hook, a key extractor or a codec.
 
-    ``computation``, ``key`` and ``record`` (a `Record` or a `Timer`) say where; ``cause`` is the
+    ``computation``, ``key`` and ``record`` (a `Record` or a `Timer`) are where; ``cause`` is the
     exception itself. Nothing of the epoch is committed.
     """
 
@@ -101,6 +101,6 @@ def shorten(value: object, limit: int = 200) -> str:
     """
     try:
         text = repr(value)
-    except Exception as error:  # a user's __repr__ may raise; the message must still come out
+    except Exception as error:  # a user's __repr__ may raise
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."

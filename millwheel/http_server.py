@@ -1,7 +1,7 @@
-"""A small HTTP server with limits, and the checks that keep other sites' pages away from it.
+"""A small HTTP server with limits, and checks against other sites' pages.
 
 Invariant: whatever a client sends or leaves out, it holds one of a limited number of connections, for a
-limited time, with a limited number of bytes, and gets an answer or is cut off.
+limited time, with a limited number of bytes, and gets an answer or is disconnected.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from urllib.parse import urlsplit
 
 logger = logging.getLogger("millwheel")
 
-_MOST_DIGITS = 18  # of a Content-Length: what is longer is too large, and int() refuses 5,000 digits
+_MOST_DIGITS = 18  # of a Content-Length: longer is too large, and int() refuses 5,000 digits
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may take."""
+    """The limits of one client."""
 
     connections: int = 256
-    """At the same time: each has a thread."""
+    """At the same time; each has a thread."""
     header_bytes: int = 16 << 10
-    """Of the request line and all headers together: browsers and proxies send less than 8 kB."""
+    """The request line and all headers: browsers and proxies send less than 8 kB."""
     seconds: float = 30.0
-    """From the beginning of a request to the end of its headers, and again to the end of its body."""
+    """For a request's headers from its beginning, and again for its body."""
 
 
 class Refused(Exception):
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 class LimitedServer(ThreadingHTTPServer):
-    """A thread for each connection, of which there are no more than the limits say."""
+    """A thread for each connection, up to the limit."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -65,7 +65,7 @@ class LimitedServer(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hands a connection to a thread, or refuses it at once."""
+        """Starts a thread for a connection, or refuses it at once."""
         if not self._places.acquire(blocking=False):
             _turn_away(request)
             self.shutdown_request(request)
@@ -84,8 +84,8 @@ class LimitedServer(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error; anything else is one of ours, and the server goes on."""
-        gone = isinstance(sys.exception(), ConnectionError | TimeoutError)
+        """Logs an error; a client that disconnected is not one."""
+        gone = isinstance(sys.exc_info()[1], ConnectionError | TimeoutError)
         logger.log(logging.DEBUG if gone else logging.ERROR, "a request failed", exc_info=True)
 
 
@@ -98,13 +98,13 @@ def _turn_away(request: socket.socket) -> None:
         request.setblocking(False)
         request.send(f"{head}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n".encode() + body)
         request.shutdown(socket.SHUT_WR)
-        request.recv(1 << 16)  # unread bytes would have the kernel drop the answer
+        request.recv(1 << 16)  # with unread bytes the kernel would drop the answer
     except OSError:
         pass
 
 
 class _Deadline(io.RawIOBase):
-    """Reads a connection until a point in time, however slowly its bytes come."""
+    """Reads a connection until a deadline, however slowly its bytes arrive."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -126,14 +126,14 @@ class _Deadline(io.RawIOBase):
 
 
 class _HeadersTooLong(http.client.LineTooLong):
-    """More bytes of headers than the limit."""
+    """The headers exceed the limit."""
 
     def __init__(self) -> None:
         super().__init__("header")
 
 
 class _Reader(io.BufferedReader):
-    """Lines of headers, up to a number of bytes; a body is read past it."""
+    """Lines of headers, up to a number of bytes; a body does not count."""
 
     left = 0
 
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
     """Sent with every answer."""
 
     def setup(self) -> None:
-        """Takes the connection over, with a reader of its own."""
+        """Takes over the connection, with a reader of its own."""
         super().setup()
         self.connection.settimeout(self.server.limits.seconds)
         self.rfile.close()
@@ -174,7 +174,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def read_body(self, limit: int) -> bytes:
-        """The body of a request; `Refused` where it is too long, or takes too long."""
+        """The body of a request; `Refused` if it is too long, or takes too long."""
         lengths = set(self.headers.get_all("Content-Length", []))
         if not lengths or "Transfer-Encoding" in self.headers:
             raise Refused(HTTPStatus.LENGTH_REQUIRED, "the length of the body is needed: Content-Length")
@@ -198,12 +198,12 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def refuse(self, status: HTTPStatus, reason: str) -> None:
-        """Answers without having read the whole request: the connection cannot be used again."""
+        """Answers before the whole request is read: the connection cannot be reused."""
         self.close_connection = True
         self.answer(status, json.dumps({"error": reason}).encode(), headers={"Connection": "close"})
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """As the base class calls it, for requests that are none."""
+        """Called by the base class for invalid requests."""
         status = HTTPStatus(code)
         self.refuse(status, message or status.phrase)
 
@@ -224,27 +224,27 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Not to the terminal, where the pipeline reports; the address may hold a token."""
+        """Logs nothing to the terminal; the address may have a token."""
         logger.debug("%s: %s", self.client_address[0], args[1] if len(args) > 1 else "")
 
 
 def foreign(headers: Message, *, browsers: bool) -> str | None:
-    """Why a request without a token is refused; None where it is not.
+    """Why a request without a token is refused; None if it is accepted.
 
-    Only names of this machine are answered, so that no site can reach the server under a name of its own (DNS
-    rebinding). Where ``browsers`` are not expected, a page's request is refused by the headers that every
+    Only names of this machine are answered, so that no site can reach the server under its own name (DNS
+    rebinding). If ``browsers`` are not expected, a page's request is refused by the headers that every
     browser sends with a POST.
     """
     host = host_name(headers.get("Host", ""))
     if not is_loopback(host):
         return f"this server does not answer to the name {host!r}"
     if not browsers and ("Origin" in headers or headers.get("Sec-Fetch-Site", "none") != "none"):
-        return "requests from web pages are not taken"
+        return "requests from web pages are not accepted"
     return None
 
 
 def matches(given: str, token: str) -> bool:
-    """Whether a token from a header or an address is the right one, in constant time.
+    """Whether a token from a header or an address is correct, in constant time.
 
     >>> matches("a&b", "a&b"), matches("é".encode().decode("latin-1"), "é"), matches("", "é")
     (True, True, False)
@@ -255,7 +255,7 @@ def matches(given: str, token: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, which may be anything.
+    """The name in a Host header, which may be invalid.
 
     >>> host_name("localhost:8080"), host_name("[::1]:80"), host_name("[::")
     ('localhost', '::1', '')
@@ -267,7 +267,7 @@ def host_name(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is one of this machine alone.
+    """Whether a name or an address is local to this machine.
 
     >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("example.org")
     (True, True, False)

@@ -31,11 +31,11 @@ from millwheel.watch.progress import Progress
 
 logger = logging.getLogger("millwheel")
 
-_ANSWERED = 0.05  # seconds between checks that there is still somebody to answer
+_ANSWERED = 0.05  # seconds between checks that the job is still alive
 _MICROSECONDS = 1e6
-_PATIENCE = 30.0  # seconds for the epoch that a stop finds: six times what one may take under a backlog
+_PATIENCE = 30.0  # seconds for the running epoch at a stop: six times the longest target
 _SHOWN_EVERY = 1.0  # seconds between updates in a notebook
-_FAREWELL = 2.0  # seconds in which a signal to all processes reaches this one too
+_FAREWELL = 2.0  # seconds for a signal to the process group to reach this process
 
 
 Rebuild = Callable[[Graph], tuple[Driver, Executor]]
@@ -43,11 +43,11 @@ Rebuild = Callable[[Graph], tuple[Driver, Executor]]
 
 
 Removed = Literal["drain", "drop"]
-"""What becomes of a computation that is taken out: it finishes what is in flight for it, or stops at once."""
+"""For a removed computation: finish its work in flight, or stop at once."""
 
 
 class _Apply:
-    """Somebody waits for the pipeline to become another one."""
+    """A request to change the pipeline."""
 
     def __init__(self, pipeline: Pipeline, removed: Removed, accept: Collection[str] = ()) -> None:
         if removed not in ("drain", "drop"):
@@ -65,7 +65,7 @@ class _Apply:
 
 
 class _Rescale:
-    """Somebody wants another number of slots."""
+    """A request for another number of slots."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -78,9 +78,9 @@ class _Rescale:
 
 
 class Job:
-    """A running pipeline. Leave the ``with`` block, or call `stop`, to end it after its epoch.
+    """A running pipeline. Leave the ``with`` block, or call `stop`, to end it.
 
-    Nothing is lost by stopping: a later run on the same store goes on where this one ended.
+    It ends after its epoch, and nothing is lost: a later run on the same store continues.
     """
 
     def __init__(
@@ -94,61 +94,61 @@ class Job:
         rebuild: Rebuild | None = None,
         slow_after: float = SLOW_AFTER,
     ) -> None:
-        self._driver = driver
+        self.driver = driver
         self._rebuild = rebuild
         self._asked: queue.SimpleQueue[_Apply | _Rescale] = queue.SimpleQueue()
         self._requests = Requests(driver.store, driver.layout.sequencer)
         self._stoppers: list[Request] = []
         self._watchdog = Watchdog(
             slow_after=slow_after,
-            write=lambda notes: self._driver.journal.note(notes),
+            write=lambda notes: self.driver.journal.note(notes),
             asked=lambda: self._requests.asked_to_stop(),
         )
-        self._heartbeat = Heartbeat(driver.store, lambda notes: self._driver.journal.note(notes))
+        self._heartbeat = Heartbeat(driver.store, lambda notes: self.driver.journal.note(notes))
         self._executor = self._watchdog.watched(executor)
         self._until_exhausted = until_exhausted
         self._on_close = on_close
         self._progress = progress
-        self._waker = Waker()
+        self.waker = Waker()
         self._stop = threading.Event()
         self._drain = threading.Event()
         self._error: BaseException | None = None
         self._report = driver.report()
         self._lock = threading.Lock()
         self.ui: str | None = None
-        """The address of the page, where there is one."""
+        """The address of the page, if there is one."""
         self.view: Callable[[], Any] | None = None
-        """Gives what there is to see of the pipeline while it runs: a `millwheel.watch.view.View`."""
+        """Returns the pipeline's current `millwheel.watch.view.View`."""
         self._thread = threading.Thread(target=self._run, name=f"millwheel-{driver.graph.name}", daemon=True)
 
     def start(self) -> None:
-        """Begins to run epochs."""
+        """Starts running epochs."""
         self._watchdog.start()
         self._heartbeat.start()
         self._thread.start()
 
     def status(self) -> Report:
-        """What was done so far, as of the last epoch; raises what the job failed with, if it did."""
+        """The report as of the last epoch; raises the job's error, if it failed."""
         self._raise()
         with self._lock:
             return replace(self._report, slow=list(self._watchdog.slow))
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it, as of now."""
+        """The current state in a notebook."""
         from millwheel.master.html import job_html
 
         running = self._thread.is_alive()
         state = "running" if running else "failed" if self._error is not None else "ended"
         try:
             recent = self.view().recent if running and self.view is not None else []
-        except Exception:  # it ends at this moment, and its store is closed
+        except Exception:  # it is ending, and its store is closed
             recent = []
         with self._lock:
             report = replace(self._report, slow=list(self._watchdog.slow))
         return job_html(report, state, recent, self.ui)
 
     def _ipython_display_(self) -> None:
-        """Shows it in a notebook, and updates it in place as long as it runs."""
+        """Shows it in a notebook, and updates it while it runs."""
         from millwheel.master.html import notebook_display
 
         shown = notebook_display()
@@ -162,20 +162,20 @@ class Job:
         threading.Thread(target=update, name="millwheel-notebook", daemon=True).start()
 
     def explain_watermark(self, computation: str) -> Explanation:
-        """Why a computation's low watermark stands where it stands."""
-        return explain(self._driver.store, computation)
+        """Why a computation's low watermark has its value."""
+        return explain(self.driver.store, computation)
 
     def apply(
         self, pipeline: Pipeline, *, removed: Removed = "drain", accept: Collection[str] = ()
     ) -> Change:
-        """Lets the running pipeline become the given one, between two epochs.
+        """Changes the running pipeline to the given one, between two epochs.
 
-        State, timers and watermarks of what is in both stay as they are. A computation that is new starts
-        at the current watermarks, or with ``replay="earliest"`` at the beginning of its injectors. One that
-        is gone leaves its state in the store; before that it finishes what is in flight for it, unless it is
-        to be dropped. A change that kept state could not survive is a `PipelineError`, and the pipeline goes
-        on as it was. ``accept`` names computations whose key extractors may change though they have rows,
-        which stay under the old keys.
+        State, timers and watermarks of what is in both stay as they are. A new computation starts
+        at the current watermarks, or with ``replay="earliest"`` at the beginning of its injectors. A removed
+        one leaves its state in the store; before that it finishes its work in flight, unless it is
+        to be dropped. A change that does not fit the kept state is a `PipelineError`, and the pipeline
+        continues unchanged. ``accept`` names computations whose key extractors may change though they have
+        rows, which keep the old keys.
         """
         if self._rebuild is None:
             raise PipelineError("this job cannot be changed while it runs")
@@ -189,13 +189,13 @@ class Job:
 
         A later start has the number of slots that it is given, whatever this was.
         """
-        check_slots(slots)
+        check_slots(slots, self.driver.store.tablets)
         self._ask(_Rescale(slots), "start the pipeline with other slots")
 
     def _ask(self, request: _Apply | _Rescale, otherwise: str) -> None:
         """Has something done between two epochs, and waits for it."""
         self._asked.put(request)
-        self._waker.wake()
+        self.waker.wake()
         while not request.done.wait(_ANSWERED):
             if not self._thread.is_alive() and not request.done.is_set():
                 self._raise()
@@ -204,7 +204,7 @@ class Job:
             raise request.error
 
     def wait(self, timeout: float | None = None) -> Report | None:
-        """Waits for the job to end by itself; None where it still runs after ``timeout`` seconds."""
+        """Waits for the job to end by itself; None if it still runs after ``timeout``."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             return None
@@ -220,7 +220,7 @@ class Job:
         """
         if drain:
             self._drain.set()
-            self._waker.wake()
+            self.waker.wake()
             if timeout is not None:
                 self._watchdog.stop_within(timeout)
         else:
@@ -229,9 +229,9 @@ class Job:
         return self.status()
 
     def ask_to_stop(self, *, timeout: float) -> None:
-        """Lets the job end after the epoch that it is in, or after ``timeout`` seconds; does not wait."""
+        """Asks the job to end after its epoch, or after ``timeout`` seconds."""
         self._stop.set()
-        self._waker.wake()
+        self.waker.wake()
         self._watchdog.stop_within(timeout)
 
     def __enter__(self) -> Job:
@@ -253,12 +253,12 @@ class Job:
         try:
             self._loop()
         except Interrupted:
-            pass  # the watchdog has said what it ended, and why
+            pass  # the watchdog has logged what it cancelled, and why
         except BaseException as error:
             if isinstance(error, EngineGone) and self._stop.wait(_FAREWELL):
-                return  # whoever stops this process stops all of its group, Spark's JVM among them
+                return  # the signal goes to the whole group, including Spark's JVM
             if not isinstance(error, MillWheelError):
-                logger.exception("the pipeline %s failed", self._driver.graph.name)
+                logger.exception("the pipeline %s failed", self.driver.graph.name)
             self._error = error
         finally:
             self._watchdog.close()
@@ -267,7 +267,7 @@ class Job:
             if self._progress is not None:
                 self._progress.close()
             try:
-                self._driver.close()
+                self.driver.close()
             except Exception as error:
                 self._error = self._error or error
             self._executor.close()
@@ -275,38 +275,42 @@ class Job:
 
     @property
     def _has_ended(self) -> bool:
-        """Whether nobody is to go on: it was stopped on request, or has come to its end."""
+        """Whether no standby is to take over: it was stopped on request, or has finished."""
         exhausted = self._until_exhausted and not self._stop.is_set() and not self._drain.is_set()
         return self._error is None and (bool(self._stoppers) or exhausted)
 
     def _answer_last(self) -> None:
-        """Tells those who wait in other processes how it ended."""
+        """Answers the remaining requests of other processes."""
         try:
-            for request in self._requests.take(now=True):  # that came while the last epoch ran
+            for request in self._requests.take(now=True):  # that arrived during the last epoch
                 if request.what == "stop":
                     self._stoppers.append(request)
             for request in self._stoppers:
                 if self._error is None:
-                    self._requests.answer(request, {"epoch": self._driver.epoch})
+                    self._requests.answer(request, {"epoch": self.driver.epoch})
             why = "the pipeline has ended" if self._error is None else reason(self._error)
             self._requests.refuse_all(why)
-        except MillWheelError:  # the disk is full, say: whoever waits sees that the driver is gone
+        except MillWheelError:  # for example, the disk is full: clients see that the driver has ended
             logger.debug("requests could not be answered", exc_info=True)
 
     def _heed(self, request: Request) -> None:
-        """Does what another process asks for."""
+        """Carries out a request of another process."""
         if request.what == "stop":
             self._stoppers.append(request)
             (self._drain if request.given.get("drain") else self._stop).set()
             self._watchdog.stop_within(request.given.get("timeout", _PATIENCE))
             return
         if request.what == "rescale":
-            self._driver.rescale(request.given["slots"])
-            answer = {"slots": self._driver.layout.slots, "epoch": self._driver.epoch}
+            try:
+                self.driver.rescale(request.given["slots"])
+            except PipelineError as error:  # more than the store has tablets: nothing has changed
+                self._requests.refuse(request, reason(error))
+                return
+            answer = {"slots": self.driver.layout.slots, "epoch": self.driver.epoch}
             self._requests.answer(request, answer)
             return
         if request.what != "apply" or self._rebuild is None:
-            self._requests.refuse(request, f"this pipeline does not know how to {request.what}")
+            self._requests.refuse(request, f"this pipeline does not support {request.what}")
             return
         if request.given["python"] != list(sys.version_info[:2]):
             here = ".".join(map(str, sys.version_info[:2]))
@@ -315,7 +319,7 @@ class Job:
         try:
             made: Any = pickle.loads(request.given["factory"])()
             if not isinstance(made, Pipeline):
-                raise PipelineError(f"the function gave {made!r}, not a millwheel.Pipeline")
+                raise PipelineError(f"the function returned {made!r}, not a millwheel.Pipeline")
             asked = _Apply(made, request.given["removed"], request.given.get("accept", ()))
         except Exception as error:
             self._requests.refuse(request, f"the new pipeline could not be made here ({reason(error)})")
@@ -329,7 +333,7 @@ class Job:
 
     def _apply(self, request: _Apply) -> None:
         """Changes the pipeline, or leaves it as it was."""
-        old = self._driver
+        old = self.driver
         try:
             graph = build(request.pipeline)
             check_accept(graph, request.accept)
@@ -348,10 +352,10 @@ class Job:
             raise
         try:
             self._become(graph)
-            self._publish()  # whoever asked sees the new pipeline in the status
+            self._publish()  # the client sees the new pipeline in the status
             request.change = found
             request.finish()
-        except FencedError as error:  # another driver has the pipeline: it is not taken back
+        except FencedError as error:  # another driver has taken over the pipeline
             request.finish(error)
             raise
         except Exception as error:
@@ -362,21 +366,21 @@ class Job:
 
     def _rescale(self, request: _Rescale) -> None:
         try:
-            self._driver.rescale(request.slots)
+            self.driver.rescale(request.slots)
             request.finish()
         except MillWheelError as error:
             request.finish(error)
             raise
 
     def _finish(self) -> None:
-        """Runs the epochs that finish what is in flight, with nothing new."""
-        while (plan := self._driver.next_plan(Mode.FINISH)) is not None:
-            self._driver.run(plan, self._executor)
+        """Runs the epochs that finish the work in flight, without new input."""
+        while (plan := self.driver.next_plan(Mode.FINISH)) is not None:
+            self.driver.run(plan, self._executor)
 
     def _become(self, graph: Graph) -> None:
         assert self._rebuild is not None
-        before, used = self._driver, self._executor
-        before.let_go()  # a port of the old one may be wanted by the new one
+        before, used = self.driver, self._executor
+        before.let_go()  # the new one may need a port of the old one
         driver, executor = self._rebuild(graph)
         driver.tally.follow(before.tally)
         driver.begins = before.begins
@@ -384,13 +388,13 @@ class Job:
         driver.observer = before.observer
         if driver.observer is not None:
             driver.observer.follow(driver)
-        self._driver, self._executor = driver, self._watchdog.watched(executor)
+        self.driver, self._executor = driver, self._watchdog.watched(executor)
         self._requests.follow(driver.layout.sequencer)
         self._follow_injectors()
         used.close()
 
     def _follow_injectors(self) -> None:
-        self._waker.follow(source.injector for source in self._driver.base.sources)
+        self.waker.follow(source.injector for source in self.driver.base.sources)
 
     def _loop(self) -> None:
         self._follow_injectors()
@@ -401,34 +405,34 @@ class Job:
                     self._rescale(asked)
                 else:
                     self._apply(asked)
-            self._requests.follow(self._driver.layout.sequencer)  # a change of intervals takes the next one
+            self._requests.follow(self.driver.layout.sequencer)  # a change of intervals takes the next one
             for request in self._requests.take():
                 self._heed(request)
             if self._drain.is_set():
                 self._finish()
                 break
-            if self._driver.sources.level:
-                self._become(self._driver.base)
-            driver = self._driver
-            self._waker.begin()
+            if self.driver.sources.level:
+                self._become(self.driver.base)
+            driver = self.driver
+            self.waker.begin()
             plan = driver.next_plan_to_the_end() if self._until_exhausted else driver.next_plan()
             if plan is None and self._until_exhausted and driver.ended:
-                self._publish()  # the report has the watermarks that this run ended with, the store others
+                self._publish()  # the report keeps this run's final watermarks
                 driver.conclude()
                 return
             if plan is not None:
                 driver.run(plan, self._executor)
-                self._waker.worked()
+                self.waker.worked()
                 self._publish()
                 continue
             self._publish()
             until_wall = (driver.authority.next_wall - driver.now()) / _MICROSECONDS
-            self._waker.rest(until_wall)
+            self.waker.rest(until_wall)
         self._publish()
 
     def _publish(self) -> None:
-        report = self._driver.report()
+        report = self.driver.report()
         with self._lock:
             self._report = report
         if self._progress is not None:
-            self._progress.show(report, self._driver)
+            self._progress.show(report, self.driver)

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from functools import partial
+from typing import TYPE_CHECKING
 
 from millwheel import tracebacks
-from millwheel.errors import FencedError, PipelineError, StoreError
+from millwheel.errors import FencedError, MillWheelError, PipelineError, StoreError
 from millwheel.job import Job
 from millwheel.master.balancer import Balancer
 from millwheel.master.clock import WallClock
@@ -19,7 +20,7 @@ from millwheel.master.diff import change_at_start
 from millwheel.master.driver import Driver
 from millwheel.master.ending import Ending, Start
 from millwheel.master.executor import Executor
-from millwheel.master.intervals import shard_count
+from millwheel.master.intervals import check_slots, shard_count, tablet_count
 from millwheel.master.options import Options, OptionValues, takes_options
 from millwheel.master.sizing import Sizer
 from millwheel.master.standby import Standby
@@ -31,25 +32,27 @@ from millwheel.model.state_codecs import codecs_of
 from millwheel.objects import is_object_url
 from millwheel.store.base import Store
 from millwheel.store.lmdb.lmdb_store import LmdbStore
-from millwheel.store.open import open_store
+from millwheel.store.open import open_store, place_of
 from millwheel.store.scratch import MEMORY, Scratch
 from millwheel.watch.history import Recorder
 from millwheel.watch.progress import Progress, place
 from millwheel.watch.view import look
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
+    from typing_extensions import Unpack  # in the standard library from Python 3.11 on
 
 __all__ = ["Job", "run", "start"]
 
 INTERRUPTED = 8.0
-"""Seconds for the epoch in hand after a signal: whoever sends SIGTERM often sends SIGKILL after ten."""
+"""Seconds for the epoch after a signal: SIGKILL often follows SIGTERM after ten."""
 _CACHE = 64_000_000  # bytes: a third of a million rows of a hundred bytes
 _TARGET = 1.0
 _TARGET_TO_THE_END = 3.0
-"""Seconds: nobody waits for the records of a backlog one by one, and a larger epoch costs less for each."""
+"""Seconds: single records of a backlog can wait, and a larger epoch is cheaper."""
 _LONGEST = 5.0
-"""Seconds, while there is a backlog: see `Sizer`."""
+"""Seconds, with a backlog: see `Sizer`."""
 
 
 @takes_options
@@ -66,12 +69,12 @@ def run(
     The other keyword arguments are `Options`.
 
     Args:
-        pipeline: What is run.
+        pipeline: The pipeline to run.
         store: A path (LMDB), a URL such as ``postgresql://host/database`` or ``s3://bucket/prefix``, or
             ``memory:``.
         spark: The session to run in; by default the active one, or a new one on this machine.
-        close: False: end as soon as what was there is processed, and leave windows, timers and holds as they
-            are; event time goes on in the next run.
+        close: False: end when the input at the start is processed, and leave windows, timers and holds as
+        they are; event time continues in the next run.
     """
     ending = Ending.CLOSE if close else Ending.LEAVE_OPEN
     job = _launch(pipeline, store, spark, Options.of(options), ending)
@@ -89,9 +92,9 @@ def run(
 
 
 def tell_of_the_stop() -> None:
-    """Says what becomes of a run that was interrupted."""
+    """Prints what happens to an interrupted run."""
     print(
-        f"\nmillwheel: stopping after the epoch in hand, within {INTERRUPTED:.0f} s; interrupt again to end "
+        f"\nmillwheel: stopping after the current epoch, within {INTERRUPTED:.0f} s; interrupt again to end "
         "it at once. Nothing is lost: the next run on the store continues",
         file=sys.stderr,
         flush=True,
@@ -106,7 +109,7 @@ def start(
     spark: SparkSession | None = None,
     **options: Unpack[OptionValues],
 ) -> Job:
-    """Starts a pipeline that keeps running until it is stopped. The options are those of `run`."""
+    """Starts a pipeline that runs until it is stopped; the options are `run`'s."""
     return _launch(pipeline, store, spark, Options.of(options), Ending.NEVER)
 
 
@@ -123,83 +126,41 @@ def _launch(
     graph = build(pipeline)
 
     from millwheel.spark.cluster import check_store, make_ready
-    from millwheel.spark.session import local_context
-    from millwheel.spark.warm import warm
+    from millwheel.spark.jvm import check_before_epochs
+    from millwheel.spark.session import context_of, local_context
 
-    context = spark.sparkContext if spark is not None else local_context()
+    context = context_of(spark) if spark is not None else local_context()
     make_ready(context, where)
-    follow, cores = ending is Ending.NEVER, context.defaultParallelism
-    slots = options.slots or min(cores, TABLETS)
-    store, discard = _open(where, slots)
+    wanted = options.slots or min(context.defaultParallelism, options.tablets or TABLETS)
+    store, discard = _open(where, wanted, options.tablets)
     try:
+        slots = options.slots or min(context.defaultParallelism, store.tablets)
+        check_slots(slots, store.tablets)
         cache = _cache_size(options.cache, store)
         check_store(context, store)
-    except BaseException:
-        store.close()
-        discard()
-        raise
-    takeover = options.takeover  # what a standby has found out, once there is one
-    owner = f"process {os.getpid()} on {socket.gethostname()}"
-    clock = WallClock.of_the_machine()
-
-    def drive(graph: Graph, start: Start = Start.CHANGE) -> tuple[Driver, Executor]:
-        driver = Driver(
-            graph,
-            store,
-            replace(options, slots=slots, takeover=takeover),
-            clock=clock,
-            owner=owner,
-            start=start,
-            ending=ending,
-            balancer=Balancer(slots, len(store.shards), cores) if options.balance else None,
-        )
-        if options.target is None:
-            driver.sizer = Sizer(_TARGET if follow else _TARGET_TO_THE_END, _LONGEST)
-
-        from millwheel.spark.job_executor import SparkExecutor
-        from millwheel.spark.resident import with_resident_task
-
-        try:
-            jobs = SparkExecutor(context, driver.graph, driver.numbers, store, cache)
-            return driver, with_resident_task(jobs) if options.resident else jobs
-        except BaseException:
-            driver.let_go()
-            raise
-
-    try:
-        standby = Standby(store, owner, options.takeover_after) if options.standby else None
-        if standby is not None:
-            warm(context)
-        while True:
-            if standby is not None:
-                takeover = standby.wait()
-            try:
-                changes = change_at_start(graph, store, options.accept)
-                driver, executor = drive(graph, Start.RUN)
-                break
-            except (FencedError, StoreError):
-                if standby is None or not standby.lost():
-                    raise
-        driver.tally.changes_at_start = changes
+        launch = _Launch(context, store, cache, replace(options, slots=slots), ending)
+        driver, executor = launch.lead(graph)
         try:
             page = _watch(driver, pipeline, context.uiWebUrl, options)
         except BaseException:
             executor.close()
             raise
-    except BaseException:
+    except BaseException as error:
         store.close()
         discard()
+        if isinstance(error, Exception) and not isinstance(error, MillWheelError):
+            check_before_epochs(context, "the start", error)
         raise
 
-    out = place(options.progress, bounded=not follow)
-    progress = Progress(out, bounded=not follow) if out is not None else None
+    bounded = ending is not Ending.NEVER
+    out = place(options.progress, bounded=bounded)
     job = Job(
         driver,
         executor,
-        until_exhausted=not follow,
+        until_exhausted=bounded,
         on_close=discard,
-        progress=progress,
-        rebuild=drive,
+        progress=Progress(out, bounded=bounded) if out is not None else None,
+        rebuild=launch.drive,
         slow_after=float(options.slow_after),
     )
     job.ui = page
@@ -208,15 +169,84 @@ def _launch(
     return job
 
 
+class _Launch:
+    """Makes the drivers of one run: the first, and one for each change."""
+
+    def __init__(
+        self, context: SparkContext, store: Store, cache: int, options: Options, ending: Ending
+    ) -> None:
+        self._context = context
+        self._store = store
+        self._cache = cache
+        self._options = options
+        self._ending = ending
+        self._owner = f"process {os.getpid()} on {socket.gethostname()}"
+        self._clock = WallClock.of_the_machine()
+
+    def lead(self, graph: Graph) -> tuple[Driver, Executor]:
+        """The first driver; a standby waits until it may have the store."""
+        options, store, standby = self._options, self._store, None
+        if options.standby:
+            from millwheel.spark.jvm import check_before_epochs
+            from millwheel.spark.warm import warm
+
+            able = partial(check_before_epochs, self._context, "this standby cannot take over")
+            standby = Standby(store, self._owner, options.takeover_after, able=able)
+            warm(self._context)
+        while True:
+            if standby is not None:  # which has checked whether the leader has failed
+                self._options = replace(options, takeover=standby.wait())
+            try:
+                changes = change_at_start(graph, store, options.accept)
+                driver, executor = self.drive(graph, Start.RUN)
+                break
+            except (FencedError, StoreError):
+                if standby is None or not standby.lost():
+                    raise
+        driver.tally.changes_at_start = changes
+        return driver, executor
+
+    def drive(self, graph: Graph, start: Start = Start.CHANGE) -> tuple[Driver, Executor]:
+        """A driver, and the executor for its epochs on Spark."""
+        options, slots, cores = self._options, self._options.slots, self._context.defaultParallelism
+        assert slots is not None
+        driver = Driver(
+            graph,
+            self._store,
+            options,
+            clock=self._clock,
+            owner=self._owner,
+            start=start,
+            ending=self._ending,
+            balancer=Balancer(slots, len(self._store.shards), cores, self._store.tablets)
+            if options.balance
+            else None,
+        )
+        driver.lookups.background = True
+        if options.target is None:
+            follow = self._ending is Ending.NEVER
+            driver.sizer = Sizer(_TARGET if follow else _TARGET_TO_THE_END, _LONGEST)
+
+        from millwheel.spark.job_executor import SparkExecutor
+        from millwheel.spark.resident import with_resident_task
+
+        try:
+            jobs = SparkExecutor(self._context, driver.graph, driver.numbers, self._store, self._cache)
+            return driver, with_resident_task(jobs) if options.resident else jobs
+        except BaseException:
+            driver.let_go()
+            raise
+
+
 def _cache_size(given: int | None, store: Store) -> int:
-    """What reads of LMDB would save is less than keeping a second copy costs: also of a working copy."""
+    """The size of the cache; none for LMDB, where a copy costs more than it saves."""
     if given is None:
         return 0 if isinstance(store, LmdbStore) or is_object_url(store.address) else _CACHE
     return given
 
 
 def _watch(driver: Driver, pipeline: Pipeline, spark: str | None, options: Options) -> str | None:
-    """Sets an observer over the driver, and serves the page where it is wanted; its address."""
+    """Adds an observer to the driver, and serves the page if requested; its address."""
     where = options.ui
     if where is None and not options.watch and not options.trace:
         return None
@@ -235,12 +265,22 @@ def _watch(driver: Driver, pipeline: Pipeline, spark: str | None, options: Optio
     return server.url
 
 
-def _open(where: str | os.PathLike[str], slots: int) -> tuple[Store, Callable[[], None]]:
-    """The store, and what to do when it is closed.
+def _open(where: str | os.PathLike[str], slots: int, tablets: int | None) -> tuple[Store, Callable[[], None]]:
+    """The store, and a function to call after it is closed; ``tablets`` as given.
 
     Spark's Python workers are processes of their own, so ``memory:`` is a folder in shared memory.
     """
-    if os.fspath(where) not in ("memory:", "memory://"):
-        return open_store(where, shards=shard_count(slots)), lambda: None
-    scratch = Scratch("store", MEMORY if os.access(MEMORY, os.W_OK) else None)
-    return LmdbStore(scratch.path / "store", shards=shard_count(slots), sync=False), scratch.close
+    count = tablets or tablet_count(slots)
+    shards = shard_count(slots, count)
+    if os.fspath(where) in ("memory:", "memory://"):
+        scratch = Scratch("store", MEMORY if os.access(MEMORY, os.W_OK) else None)
+        folder = scratch.path / "store"
+        return LmdbStore(folder, shards=shards, tablets=count, sync=False), scratch.close
+    store = open_store(where, shards=shards, tablets=count)
+    if tablets not in (None, store.tablets):
+        store.close()
+        raise PipelineError(
+            f"the store {place_of(store.address)} has {store.tablets} tablets, not {tablets}: leave out the "
+            f"option, or copy it (millwheel store copy FROM TO --tablets {tablets})"
+        )
+    return store, lambda: None

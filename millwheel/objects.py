@@ -2,17 +2,18 @@
 
     s3://bucket/prefix     gs://bucket/prefix     az://container/prefix     file:///folder
 
-`open_objects` gives an `Objects`: named byte strings below the prefix. Credentials come from the environment
-(``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME`` ...) or from the
-role of the machine. ``endpoint`` and ``region`` may stand in the URL, behind a question mark: they are no
-secrets, and every process that gets the URL has them.
+`open_objects` returns an `Objects`: named byte strings below the prefix. Credentials come from the
+environment (``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME`` ...) or
+from the role of the machine. ``endpoint`` and ``region`` may be in the URL, after a question mark: they are
+not secret, and every process that gets the URL has them.
 
-Every error of the client is turned into a `MillWheelError` that says what to do: see `explained`.
+Every error of the client becomes a `MillWheelError` with advice: see `explained`.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from millwheel.disk import sync_folder
 from millwheel.errors import MillWheelError, StoreError
 from millwheel.model.secrets import hide, secrets_of, without_secrets
 
@@ -29,11 +31,12 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file")
-"""The schemes of URLs that `open_objects` knows."""
+"""The URL schemes of `open_objects`."""
 PATIENCE = 60.0
-"""Seconds that a server may be away: a restart, or a busy moment in which it refuses requests."""
+"""Seconds to wait for a server: a restart, or a time in which it is overloaded."""
 _OURS = ("endpoint", "region")
 _PART = ".part-"  # in the name of a file that is being written
+_ABANDONED = 24 * 3600.0  # seconds: no write takes that long, whatever the clocks of two hosts differ by
 _UNANSWERED = (
     "error sending request",
     "timed out",
@@ -45,12 +48,12 @@ _UNANSWERED = (
 
 
 class Unanswered(StoreError):
-    """A request was cut off, or failed in the server: nobody knows whether it was carried out."""
+    """A request was cut off, or failed in the server: its result is unknown."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object in a list: its name, its bytes, and when it was written, by the server's clock."""
+    """An object in a list: its name, its size, and its time by the server's clock."""
 
     name: str
     size: int
@@ -58,29 +61,29 @@ class Entry:
 
 
 class Objects(Protocol):
-    """Named byte strings. A name is relative to the prefix; an object is there as a whole, or not at all."""
+    """Named byte strings, relative to the prefix; an object is complete or absent."""
 
     @property
     def name(self) -> str:
-        """The URL as it may be shown."""
+        """The URL for display."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Writes an object if there is none of that name; False: there is one.
+        """Writes an object if there is none of that name; False: it exists.
 
-        `Unanswered` where nobody knows; read it then.
+        Raises `Unanswered` if the result is unknown; read it then.
         """
 
     def put(self, name: str, data: bytes) -> None:
-        """Writes an object, in the place of one that is there."""
+        """Writes or replaces an object."""
 
-    def get(self, name: str, *, first: int | None = None) -> bytes | None:
-        """Reads an object, or its ``first`` bytes; None: there is none of that name."""
+    def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes | None:
+        """Reads an object, or ``length`` bytes from ``start``; None: it does not exist."""
 
     def list(self, prefix: str, after: str = "", most: int | None = None) -> list[Entry]:
-        """Lists the objects in a folder, by name: those behind the name ``after``, ``most`` of them."""
+        """Lists objects of a folder by name: ``most`` of them, after the name ``after``."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Removes objects; one that is not there is no error."""
+        """Removes objects; a missing one is not an error."""
 
 
 def is_object_url(text: str) -> bool:
@@ -96,7 +99,7 @@ def is_object_url(text: str) -> bool:
 def open_objects(
     url: str, *, patience: float = PATIENCE, error: type[MillWheelError] = StoreError
 ) -> Objects:
-    """Opens object storage by its URL; nothing is sent yet. Failures are raised as ``error``."""
+    """Opens object storage by its URL, without a request. Failures raise ``error``."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.strip("/"):
@@ -108,9 +111,9 @@ def open_objects(
 def open_client(
     url: str, *, patience: float = PATIENCE, error: type[MillWheelError] = StoreError
 ) -> ObjectStore:
-    """Opens the client of ``obstore`` for a URL; its own functions then take names below the prefix.
+    """Opens the ``obstore`` client for a URL; its names are below the prefix.
 
-    Call them inside `explained`, so that their errors say what to do.
+    Call them inside `explained`, so that their errors have advice.
     """
     try:
         from obstore.store import from_url
@@ -165,7 +168,7 @@ class Bucket:
         self._url = url
         self._error = error
         self.client = open_client(url, patience=patience, error=error)
-        """For what is not here; call it inside `explained`."""
+        """For other functions; call it inside `explained`."""
         self.name = without_secrets(url)
 
     def create(self, name: str, data: bytes) -> bool:
@@ -185,14 +188,15 @@ class Bucket:
         with explained(self._url, self._error):
             obstore.put(self.client, name, data)
 
-    def get(self, name: str, *, first: int | None = None) -> bytes | None:
+    def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes | None:
         import obstore
 
         with explained(self._url, self._error):
             try:
-                if first is None:
-                    return bytes(obstore.get(self.client, name).bytes())
-                return bytes(obstore.get(self.client, name, options={"range": (0, first)}).bytes())
+                if length is None:
+                    return bytes(obstore.get(self.client, name).bytes())[start:]
+                span = (start, start + length)
+                return bytes(obstore.get(self.client, name, options={"range": span}).bytes())
             except FileNotFoundError as missing:
                 if "NoSuchBucket" in str(missing):
                     raise
@@ -218,7 +222,7 @@ class Bucket:
 
 
 class Folder:
-    """Objects as files of a folder that all hosts see; each is durable when it is there."""
+    """Objects as files of a folder that all hosts share; each is durable."""
 
     def __init__(self, path: Path, *, error: type[MillWheelError] = StoreError) -> None:
         self.path = path
@@ -230,19 +234,19 @@ class Folder:
         with self._explained():
             part = self._write(name, data)
             try:
-                os.link(part, self.path / name)  # the whole file or nothing, and only the first one
+                os.link(part, self.path / name)  # atomic, and only the first one succeeds
             except FileExistsError:
                 return False
             finally:
                 part.unlink()
-            _sync(part.parent)
+            sync_folder(part.parent)
         return True
 
     def put(self, name: str, data: bytes) -> None:
         with self._explained():
             part = self._write(name, data)
             os.replace(part, self.path / name)
-            _sync(part.parent)
+            sync_folder(part.parent)
 
     def _write(self, name: str, data: bytes) -> Path:
         target = self.path / name
@@ -256,11 +260,12 @@ class Folder:
             os.fsync(file.fileno())
         return part
 
-    def get(self, name: str, *, first: int | None = None) -> bytes | None:
+    def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes | None:
         with self._explained():
             try:
                 with open(self.path / name, "rb") as file:
-                    return file.read() if first is None else file.read(first)
+                    file.seek(start)
+                    return file.read(-1 if length is None else length)
             except FileNotFoundError:
                 return None
 
@@ -278,6 +283,18 @@ class Folder:
                             found.append(Entry(name, status.st_size, status.st_mtime))
         return sorted(found, key=lambda entry: entry.name)[:most]
 
+    def remove_unfinished(self, age: float = _ABANDONED) -> int:
+        """Removes files that killed processes have left, if they are old; returns their number."""
+        before = time.time() - age
+        found = 0
+        with self._explained():
+            for path in self.path.rglob(f"{_PART}*"):
+                with suppress(FileNotFoundError):  # another driver removes them too
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+                        found += 1
+        return found
+
     def delete(self, names: Sequence[str]) -> None:
         with self._explained():
             for name in names:
@@ -291,19 +308,11 @@ class Folder:
             raise self._error(f"the folder {self.path} cannot be used ({error})") from error
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def explained(url: str, error: type[MillWheelError] = StoreError) -> Iterator[None]:
-    """Turns errors of ``obstore`` into ``error``, with what to do.
+    """Turns errors of ``obstore`` into ``error``, with advice.
 
-    Where that is `StoreError`, and nobody knows whether the request was carried out, it is `Unanswered`.
+    If that is `StoreError`, and the result of the request is unknown, it is `Unanswered`.
     """
     from obstore.exceptions import BaseError
 
@@ -328,12 +337,12 @@ def _is_unanswered(text: str) -> bool:
 
 
 def _is_metadata(text: str) -> bool:
-    """Whether the server that gives a machine its role was asked: there are no credentials."""
+    """Whether the server of a machine's role was asked: there are no credentials."""
     return any(host in text for host in ("169.254.169.254", "169.254.170.", "metadata.google.internal"))
 
 
 def _advice(text: str) -> str:
-    """What an error of the client means, and what to do."""
+    """The meaning of a client's error, and the fix."""
     if _is_metadata(text):
         return (
             "there are no credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
@@ -350,7 +359,7 @@ def _advice(text: str) -> str:
 
 _ADVICE = (
     (("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"),
-     "there is no such bucket. Make it, or correct the URL"),
+     "there is no such bucket. Create it, or correct the URL"),
     (("RequestTimeTooSkewed",),
      "the clock of this machine differs from the server's by too much. Set the clock"),
     (("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "AuthenticationFailed",
@@ -358,7 +367,7 @@ _ADVICE = (
      "the credentials are not accepted. Correct them in the environment"),
     (("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraint", "301 Moved",
       "region"),
-     "the region is not the bucket's. Set AWS_REGION, or write ?region=... behind the URL"),
+     "the region is not the bucket's. Set AWS_REGION, or write ?region=... after the URL"),
     (("AccessDenied", "403 Forbidden", "AuthorizationPermissionMismatch", "PermissionDenied"),
      "access is denied. The credentials need the rights to list, read, write and delete objects there"),
     (("MissingAccount", "Account must be specified"),

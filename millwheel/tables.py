@@ -18,7 +18,7 @@ def read_store(
 ) -> Tables:
     """The tables of a store, of a pipeline that runs or has stopped.
 
-    With the pipeline, states are read by the codecs of its computations; without, as MessagePack or JSON.
+    With the pipeline, states are decoded by the codecs of its computations; without, as MessagePack or JSON.
     """
     from millwheel.spark.store_reader import read
 
@@ -26,14 +26,14 @@ def read_store(
 
 
 def export(spark: SparkSession, store: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
-    """Writes the tables of a store to a folder as Parquet, with Spark; returns the number of rows of each."""
+    """Writes the tables of a store as Parquet, with Spark; the rows of each."""
     from millwheel.spark import store_reader
 
     return store_reader.export(spark, store, folder, pipeline, history())
 
 
 def history() -> History:
-    """How the tables that are read at once are read, which Spark's package need not know."""
+    """The reader of the history tables, for Spark's package."""
     from millwheel.spark.store_reader import History
     from millwheel.watch.history_tables import SCHEMAS, small_tables
 

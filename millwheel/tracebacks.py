@@ -1,6 +1,6 @@
-"""Errors as people see them: what, where and what to do; the whole trace goes to a file that is named.
+"""Errors for people: what, where and what to do; the full trace goes to a file.
 
-An exception itself is left as it is: only what is printed of one that nobody catches is different.
+Exceptions are not changed: only the output for an uncaught one is different.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from types import TracebackType
 from millwheel.errors import MillWheelError, UserCodeError
 
 _OURS = Path(__file__).parent
-_KEPT = 20  # traces, of which the oldest go first
+_KEPT = 20  # traces; the oldest are removed first
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line \d+')
 
 
 def install() -> None:
-    """Lets uncaught errors of ours be shown so in this process; all others are shown as they were."""
+    """Shows uncaught millwheel errors so in this process; others are unchanged."""
     if getattr(sys.excepthook, "__module__", None) == __name__:
         return
     before = sys.excepthook
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 def explain(error: MillWheelError) -> str:
-    """The message, the lines of the user's own that led to it, and where the whole trace is."""
+    """The message, the user's own lines of the trace, and the file of the full trace."""
     called = [
         f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n    {frame.line}'
         for frame in traceback.extract_tb(error.__traceback__)
@@ -47,7 +47,7 @@ def explain(error: MillWheelError) -> str:
 
 
 def brief(error: MillWheelError, *, always: bool = False) -> str:
-    """The message alone; where something else was behind it, or always, with where the whole trace is."""
+    """The message; with the file of the full trace if there is a cause, or always."""
     parts = [str(error.args[0]) if error.args else str(error)]
     behind = error.__cause__ is not None
     if isinstance(error, UserCodeError) and error.details:
@@ -60,7 +60,7 @@ def brief(error: MillWheelError, *, always: bool = False) -> str:
 
 
 def users_lines(details: str) -> list[str]:
-    """The frames of a trace that are not ours, and its last lines, which say what was raised."""
+    """The user's frames of a trace, and its last lines with the exception."""
     shown, taken = [], False
     for line in details.rstrip("\n").splitlines():
         found = _FRAME.match(line)
@@ -83,13 +83,13 @@ def _is_users(file: str) -> bool:
 
 
 def _is_library(path: Path) -> bool:
-    """Whether a file is Python's own, or in an archive, as PySpark's are in its workers."""
+    """Whether a file is Python's own, or in an archive, as PySpark's in its workers."""
     zipped = any(part.endswith(".zip") for part in path.parts)
     return zipped or path.is_relative_to(Path(os.__file__).parent)
 
 
 def keep(error: BaseException) -> Path | None:
-    """Writes the whole trace to a file of its own; None where that cannot be."""
+    """Writes the full trace to a file; None if that fails."""
     folder = Path(tempfile.gettempdir()) / f"millwheel-traces-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

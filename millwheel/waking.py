@@ -1,4 +1,4 @@
-"""How a job's thread rests: until an injector has something, somebody asks, or it is time to poll."""
+"""How a job's thread waits: for an injector, a request, or the time of a poll."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Iterable
 
 from millwheel.model.injector import Injector
 
-_SHORTEST = 0.002  # seconds between polls right after there was work, and after a call that brought nothing
+SHORTEST = 0.002  # seconds between polls right after work, and after a needless call
 _LONGEST = 0.05  # between polls of an idle pipeline; a wall timer wakes it earlier
-_SELDOM = 0.25  # of one whose injectors all say when there is something: 4 polls in a second cost nothing
+SELDOM = 0.25  # of one whose injectors all notify: 4 polls a second cost nothing
 
 
 class Waker:
-    """Any thread may call `wake`; one that came since `begin` is not missed by `rest`."""
+    """Any thread may call `wake`; `rest` returns if it was called since `begin`."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._short = threading.Event()
-        self._all = False
-        self._wait = _SHORTEST
+        self.all_notify = False
+        self._wait = SHORTEST
         self._in_vain = False
 
     def follow(self, injectors: Iterable[Injector]) -> None:
-        """Lets injectors call; they are polled often as long as one of them does not."""
-        self._all = all([injector.notify(self.wake) for injector in injectors])
+        """Registers with injectors; polls are frequent if one of them does not notify."""
+        self.all_notify = all([injector.notify(self.wake) for injector in injectors])
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Notifies that there may be work."""
         self._event.set()
 
     def begin(self) -> None:
-        """The injectors are about to be polled: what comes from here on counts for the next `rest`."""
+        """Notes that a poll starts: later calls of `wake` end the next `rest`."""
         self._event.clear()
 
     def worked(self) -> None:
-        """There was something to do, and more may come soon."""
-        self._wait = _SHORTEST
+        """Notes that there was work, and more may come soon."""
+        self._wait = SHORTEST
         self._in_vain = False
 
     def rest(self, most: float) -> None:
-        """Returns after a call, when it is time to poll, or after ``most`` seconds."""
+        """Waits for a call, the time of a poll, or at most ``most`` seconds."""
         if self._in_vain:
-            # Somebody writes a line byte by byte: it is not looked at after each of them.
-            self._short.wait(max(min(_SHORTEST, most), 0.0))
-        called = self._event.wait(max(min(_SELDOM if self._all else self._wait, most), 0.0))
+            # A line may be written byte by byte: it is not polled after each of them.
+            self._short.wait(max(min(SHORTEST, most), 0.0))
+        called = self._event.wait(max(min(SELDOM if self.all_notify else self._wait, most), 0.0))
         self._in_vain = called
         self._wait = min(self._wait * 2, _LONGEST)

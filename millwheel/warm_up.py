@@ -1,4 +1,4 @@
-"""The pipeline whose classes the archive of Spark's classes has: see `millwheel.spark.class_archive`."""
+"""The pipeline that is run for the class archive: see `spark.class_archive`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millwheel.model.pipeline import Pipeline
 from millwheel.model.record import Record
 from millwheel.sinks import Collect
 
-_LONGEST = 300  # seconds that making one may take; it takes 15 when nothing else runs
+_LONGEST = 300  # seconds for making one; it takes 15 on an idle machine
 
 
 class _Copy(Computation):
@@ -23,7 +23,7 @@ class _Copy(Computation):
 
 
 def make(place: str) -> None:
-    """Makes the archive in a folder, at the lowest priority: what the background process runs."""
+    """Makes the archive in a folder, at the lowest priority, in the background."""
     from millwheel.spark.class_archive import Archive
 
     os.nice(19)
@@ -32,7 +32,7 @@ def make(place: str) -> None:
 
 
 def run_a_pipeline(made: Path) -> None:
-    """Runs compact and wide epochs, and a query, in a JVM that writes its classes to a file when it ends."""
+    """Runs epochs and a query in a JVM that writes its classes to a file at its end."""
     from millwheel.spark.class_archive import SWITCH
     from millwheel.spark.session import local_context, local_session
 
@@ -49,5 +49,5 @@ def run_a_pipeline(made: Path) -> None:
     gateway: Any = context._gateway
     context.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # at its end the JVM ends, and writes
+    gateway.proc.stdin.close()  # ends the JVM, which then writes
     gateway.proc.wait()

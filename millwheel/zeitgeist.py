@@ -1,4 +1,4 @@
-"""The former place of `millwheel.apps.zeitgeist`: imports of its modules from here go on working."""
+"""The former place of `millwheel.apps.zeitgeist`: imports from here still work."""
 
 import sys
 from importlib import import_module

@@ -209,6 +209,7 @@ def _trace() -> dict[str, Any]:
             "files": len(tracer.files[walk]),
             "crossings": len(tracer.crossings[walk]),
             "seen in": sorted(tracer.files[walk]),
+            "passed": sorted(f"{caller} > {callee}" for caller, callee in tracer.crossings[walk]),
         }
         for walk in WALKS
     }
@@ -233,7 +234,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("revisions", nargs="*", metavar="REVISION")
     parser.add_argument("--walks", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print JSON, with the files of each walk")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with the files and crossings of each walk"
+    )
     options = parser.parse_args()
     if options.walks:
         print(json.dumps(_trace()))

@@ -43,8 +43,8 @@ def harness(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """
     seed, slots, store, many = request.param
     if many is not None:
-        monkeypatch.setattr("millwheel.worker.route._MANY", many)
-        monkeypatch.setattr("millwheel.worker.route._OFTEN", 1 if many > 1 else 8)
+        monkeypatch.setattr("millwheel.worker.route.MANY", many)
+        monkeypatch.setattr("millwheel.worker.route.OFTEN", 1 if many > 1 else 8)
     if store == "postgres":
         stores = iter(request.getfixturevalue("emptied_stores"))
         monkeypatch.setattr("millwheel.testing.harness.MemoryStore", lambda shards: Undoing(next(stores)))

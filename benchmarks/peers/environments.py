@@ -1,7 +1,8 @@
 """Environments for the peers that need one of their own: ``python -m benchmarks.peers.environments``.
 
-PyFlink asks for versions of NumPy and PyArrow that are not ours, and Bytewax has wheels for some Pythons
-only; each gets a virtual environment, made once, below `artifacts/peers` (or where MILLWHEEL_PEERS says).
+PyFlink asks for versions of NumPy and PyArrow that are not ours, Bytewax has wheels for some Pythons only,
+and Pathway brings 130 packages; each gets a virtual environment, made once, below `artifacts/peers` (or where
+MILLWHEEL_PEERS says).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parents[2] / "artifacts" / "peers"
-_PATIENCE = 1_200  # seconds for an installation: PyFlink is half a gigabyte
+_PATIENCE = 1_200  # seconds for an installation: PyFlink is half a gigabyte, Pathway 1.6
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Environment:
 
 FLINK = Environment("flink", ("apache-flink==2.3.0", "orjson==3.13.0"), ("3.11", "3.12", "3.10"))
 BYTEWAX = Environment("bytewax", ("bytewax==0.21.1", "orjson==3.13.0"), ("3.11", "3.12", "3.10"))
+PATHWAY = Environment("pathway", ("pathway==0.33.0",), ("3.11", "3.12", "3.10"))
 
 
 class Unavailable(Exception):
@@ -93,7 +95,7 @@ def call(command: list[str]) -> None:
 def main() -> int:
     """Makes them all; says which could not be made."""
     failed = 0
-    for environment in (FLINK, BYTEWAX):
+    for environment in (FLINK, BYTEWAX, PATHWAY):
         try:
             print(f"{environment.name}: {ensure(environment)}")
         except Unavailable as error:

@@ -1,10 +1,10 @@
 """PyFlink on the latency benchmark: follows a folder, numbers the records of each key, stamps each.
 
-    python flink_numbers.py SOURCE OUT CHECKPOINTS PARALLELISM
+    python flink_numbers.py SOURCE OUT CHECKPOINTS PARALLELISM {process,thread}
 
-With Flink's own settings: bundles of up to 1,000 records or a second. A record is stamped by the last
-operator, which is where a sink begins: what an exactly-once sink adds, the wait for a checkpoint, is not
-counted, in Flink's favour.
+With Flink's own settings: bundles of up to 1,000 records or a second; with Python in a process beside the
+JVM, or in threads of it. A record is stamped by the last operator, which is where a sink begins: what an
+exactly-once sink adds, the wait for a checkpoint, is not counted, in Flink's favour.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ class Stamp(MapFunction):  # type: ignore[misc]
         self._folder = folder
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        name = f"{runtime_context.get_index_of_this_subtask()}-{os.getpid()}.stamps"
+        # Not by the index of the subtask, for which threads have no method.
+        name = f"{uuid.uuid4().hex}.stamps"
         # Unbuffered: a reader sees a line when it is written.
         self._file = open(Path(self._folder) / name, "ab", buffering=0)  # noqa: SIM115
 
@@ -59,9 +61,9 @@ def _parse(line: str) -> tuple[str, int, int]:
     return record["query"], record["number"], record["sent"]
 
 
-def main(source: Path, out: Path, checkpoints: Path, parallelism: int) -> None:
+def main(source: Path, out: Path, checkpoints: Path, parallelism: int, mode: str) -> None:
     """Runs until it is killed."""
-    env = environment(checkpoints, parallelism, interval=1_000, tuned=False)
+    env = environment(checkpoints, parallelism, interval=1_000, tuned=False, mode=mode)
     files = (
         FileSource.for_record_stream_format(StreamFormat.text_line_format(), source.resolve().as_uri())
         .monitor_continuously(Duration.of_millis(10))
@@ -80,4 +82,4 @@ def main(source: Path, out: Path, checkpoints: Path, parallelism: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -77,11 +77,14 @@ def _parse(line: str) -> tuple[str, int]:
     return record["query"], record["time"]
 
 
-def environment(checkpoints: Path, parallelism: int, *, interval: int, tuned: bool) -> Any:
+def environment(
+    checkpoints: Path, parallelism: int, *, interval: int, tuned: bool, mode: str = "process"
+) -> Any:
     """Checkpoints every ``interval`` milliseconds, exactly once."""
     settings = Configuration()
     settings.set_string("execution.checkpointing.dir", checkpoints.resolve().as_uri())
     settings.set_string("python.executable", sys.executable)
+    settings.set_string("python.execution-mode", mode)
     for name, value in (TUNED if tuned else {}).items():
         settings.set_string(name, value)
     env = StreamExecutionEnvironment.get_execution_environment(settings)

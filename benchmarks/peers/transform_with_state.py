@@ -15,9 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks import data
-from benchmarks.data import Window
-
 SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -198,21 +195,30 @@ class Numberer(StatefulProcessor):
 
 
 def number_records(
-    spark: SparkSession, source: Path, checkpoint: Path, write: Callable[[int, list[tuple[int, int]]], None]
+    spark: SparkSession,
+    source: Path,
+    checkpoint: Path,
+    write: Callable[[int, list[tuple[int, int]]], None],
+    *,
+    real_time: str | None = None,
 ) -> StreamingQuery:
-    """Follows a folder, one batch after the other with no pause; ``write`` gets a batch's results."""
+    """Follows a folder, one batch after the other with no pause; ``write`` gets a batch's results.
+
+    With ``real_time``, in Real-time Mode with batches of that length.
+    """
     records = (
         spark.readStream.schema("time BIGINT, sent BIGINT, number BIGINT, query STRING")
         .option("pathGlobFilter", "*.jsonl")
         .json(str(source))
     )
+    mode = "Append" if real_time is None else "Update"
     numbered = (
         records.select("number", "sent", "query")
         .groupBy("query")
         .transformWithState(
             statefulProcessor=Numberer(),
             outputStructType="number BIGINT, sent BIGINT, count BIGINT",
-            outputMode="Append",
+            outputMode=mode,
             timeMode="None",
         )
     )
@@ -224,15 +230,10 @@ def number_records(
     return (
         numbered.writeStream.foreachBatch(finish)
         .option("checkpointLocation", str(checkpoint))
-        .outputMode("append")
-        .trigger(processingTime="0 seconds")
+        .outputMode(mode.lower())
+        .trigger(**({"processingTime": "0 seconds"} if real_time is None else {"realTime": real_time}))
         .start()
     )
-
-
-def read_windows(work: Path) -> Counter[Window]:
-    """What `count_windows` wrote, as its commit log has it."""
-    return data.read_windows(committed(work / "out" / "_spark_metadata"), key="query")
 
 
 def committed(log: Path) -> list[Path]:

@@ -61,12 +61,22 @@ def _by_number(record: mw.Record) -> str:
 _OTHER_KEYS = 97  # so that every further stage has its records from all keys of the one before
 
 
-def pipeline(source: Path, out: Path, *, stages: int = 1, injector: mw.Injector | None = None) -> mw.Pipeline:
+def pipeline(
+    source: Path, out: Path, *, stages: int = 1, injector: mw.Injector | None = None, weak: bool = False
+) -> mw.Pipeline:
     """The stage on millwheel, and further ones behind it, each keyed another way."""
     p = mw.Pipeline("latency")
-    files = mw.injectors.Files(source / "*.jsonl", timestamp="time", id="number", follow=True)
+    files = mw.injectors.Files(
+        source / "*.jsonl", timestamp="time", id=None if weak else "number", follow=True
+    )
     p.inject("queries", injector or files)
-    p.add(Numberer(), inputs={"queries": mw.by("query")}, outputs=["numbered"])
+    p.add(
+        Numberer(),
+        inputs={"queries": mw.by("query")},
+        outputs=["numbered"],
+        exactly_once=not weak,
+        strong_productions=not weak,
+    )
     last = "numbered"
     for number in range(2, stages + 1):
         by = _by_number if number % 2 == 0 else _by_count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,12 +97,32 @@ class Beat(mw.Computation):
         self.produce("beats", self.state["count"])
 
 
-def beating(keys: int, out: Path) -> mw.Pipeline:
-    """Keys with state, made once, and a light load beside them that goes on for ever."""
+class Holds(mw.Computation):
+    """Keeps bytes for a key that do not compress; a tick of a key is handed on."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def process_record(self, record: mw.Record) -> None:
+        if "rest" not in self.state:
+            self.state["rest"] = hashlib.shake_128(record.key.encode()).digest(self._size)
+        self.state["count"] = self.state.get("count", 0) + 1
+        if record.stream == "ticks":
+            self.produce("beats", self.state["count"])
+
+
+def beating(keys: int, out: Path, size: int | None = None) -> mw.Pipeline:
+    """Keys with state, made once, and a light load that goes on for ever.
+
+    The load has keys of its own; with a ``size`` of each key's state in bytes, a hundred of those keys.
+    """
     p = mw.Pipeline("recovery")
     p.inject("keys", mw.injectors.Generator(Make(keys), count=keys, partitions=2))
     p.inject("ticks", mw.injectors.Generator(Make(100), rate=500.0))
-    p.add(Keeps(size=100), name="Keeps", inputs={"keys": mw.by_key})
-    p.add(Beat(), inputs={"ticks": mw.by_key}, outputs=["beats"])
+    if size is None:
+        p.add(Keeps(size=100), name="Keeps", inputs={"keys": mw.by_key})
+        p.add(Beat(), inputs={"ticks": mw.by_key}, outputs=["beats"])
+    else:
+        p.add(Holds(size), inputs={"keys": mw.by_key, "ticks": mw.by_key}, outputs=["beats"])
     p.sink("beats", Beats(out))
     return p

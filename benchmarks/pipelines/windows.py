@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import millwheel as mw
 from benchmarks import data
@@ -41,19 +40,3 @@ def operators(pattern: str, out: os.PathLike[str]) -> mw.Pipeline:
     counted = queries.key_by("query").window(mw.windows.tumbling(mw.SECOND)).count("windows")
     counted.sink(mw.sinks.JsonLines(out))
     return p
-
-
-def read_operators(out: os.PathLike[str]) -> Counter[data.Window]:
-    """What the sink has of windows that operators made."""
-    counts: Counter[data.Window] = Counter()
-    for record in mw.sinks.JsonLines(out).records():
-        data.add_window(counts, (record.key, record.value["start"] // mw.SECOND), record.value["count"])
-    return counts
-
-
-def read(out: os.PathLike[str]) -> Counter[data.Window]:
-    """What the sink has; a window's timestamp is its end."""
-    counts: Counter[data.Window] = Counter()
-    for record in mw.sinks.JsonLines(out).records():
-        data.add_window(counts, (record.key, record.timestamp // mw.SECOND - 1), record.value)
-    return counts

@@ -13,6 +13,7 @@ from typing import Any
 import millwheel as mw
 from examples.nexmark import reference, source
 from examples.nexmark.events import House
+from examples.nexmark.operators import OPERATORS
 from examples.nexmark.pipeline import MAX_SKEW, pipeline
 from examples.nexmark.queries import QUERIES
 from millwheel.spark.session import local_session
@@ -40,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Runs a NEXMark query on Spark over generated events, and shows its last results.",
         epilog="Example: python -m examples.nexmark q5 --events 100000 --check",
     )
-    parser.add_argument("query", choices=QUERIES, metavar="QUERY", help=", ".join(QUERIES))
+    parser.add_argument("query", choices=OPERATORS, metavar="QUERY", help=", ".join(OPERATORS))
+    parser.add_argument("--operators", action="store_true", help="written in operators, not by hand")
     parser.add_argument("--events", type=int, default=100_000, help="how many (default: 100,000)")
     parser.add_argument("--rate", type=int, default=1_000, help="in a second of event time (default: 1,000)")
     parser.add_argument("--seed", type=int, default=1, help="other seeds, other events (default: 1)")
@@ -56,7 +58,7 @@ def _run(arguments: argparse.Namespace, house: House, work: Path) -> dict[str, A
         source.write(arguments.files, house)
         sources = source.files(arguments.files, house)
     sink = mw.sinks.JsonLines(work / "results")
-    p = pipeline(arguments.query, sources, sink)
+    p = pipeline(arguments.query, sources, sink, operators=arguments.operators)
     spark = local_session()
     try:
         started = time.perf_counter()
@@ -79,8 +81,10 @@ def _run(arguments: argparse.Namespace, house: House, work: Path) -> dict[str, A
 
 def _text(found: dict[str, Any]) -> str:
     rows = found["results"]
-    about = sys.modules[QUERIES[found["query"]].__name__].__doc__ or ""
-    lines = [about.partition("\n")[0], ""]
+    query = found["query"]
+    by_hand = QUERIES.get(query)
+    about = OPERATORS[query].add.__doc__ if by_hand is None else sys.modules[by_hand.__name__].__doc__
+    lines = [(about or "").partition("\n")[0], ""]
     lines += _table(rows[-_SHOWN:])
     if len(rows) > _SHOWN:
         lines.append(f"... the last {_SHOWN} of {len(rows):,} results, by time")

@@ -10,23 +10,32 @@ from collections.abc import Mapping
 import millwheel as mw
 from examples.nexmark import source
 from examples.nexmark.events import House, Kind
-from examples.nexmark.queries import QUERIES
+from examples.nexmark.operators import OPERATORS, Written
+from examples.nexmark.queries import QUERIES, Query
 
 MAX_SKEW = mw.MINUTE
 """Auctions are few and bids are many: without a limit, those of a day are read before the bids of its first
 hour, and wait in the store. For `millwheel.run`, as its option ``max_skew``."""
 
 
-def pipeline(query: str, sources: Mapping[Kind, mw.Injector], sink: mw.Sink) -> mw.Pipeline:
+def pipeline(
+    query: str, sources: Mapping[Kind, mw.Injector], sink: mw.Sink, *, operators: bool = False
+) -> mw.Pipeline:
     """One of the queries, over injectors of the kinds of events that it reads."""
-    if query not in QUERIES:
-        raise ValueError(f"there is no query {query!r}: there are {', '.join(QUERIES)}")
+    written = found(query, operators=operators)
     p = mw.Pipeline(f"nexmark-{query}")
-    for stream in QUERIES[query].STREAMS:
+    for stream in written.STREAMS:
         p.inject(stream, sources[stream])
-    QUERIES[query].add(p)
+    written.add(p)
     p.sink("results", sink)
     return p
+
+
+def found(query: str, *, operators: bool) -> Query | Written:
+    """A query by its name: written by hand, or in operators, as are those that nobody wrote by hand."""
+    if query not in OPERATORS:
+        raise ValueError(f"there is no query {query!r}: there are {', '.join(OPERATORS)}")
+    return OPERATORS[query] if operators or query not in QUERIES else QUERIES[query]
 
 
 def hot_items() -> mw.Pipeline:

@@ -142,9 +142,89 @@ def q12(processed: Iterable[tuple[int, Row]]) -> list[Row]:
     return [{"bidder": bidder, "start": start, "count": n} for (bidder, start), n in counts.items()]
 
 
+def _q13(events: Events) -> list[Row]:
+    return [
+        {**_bid(bid), "value": f"value of {bid['auction'] % 10_000}"}
+        for bid in events["bids"]
+        if bid["auction"] % 2 == 0
+    ]
+
+
+def _bid(bid: Row) -> Row:
+    return {name: bid[name] for name in ("auction", "bidder", "price", "dateTime")}
+
+
+def _q14(events: Events) -> list[Row]:
+    return [
+        {
+            **bid,
+            "price": bid["price"] * 0.908,
+            "bidTimeType": "nightTime",  # the house opens at midnight
+            "c_counts": sum(letter == "c" for letter in bid["extra"]),
+        }
+        for bid in events["bids"]
+        if 1_000_000 < bid["price"] * 0.908 < 50_000_000
+    ]
+
+
+def _by_auction(events: Events) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = defaultdict(list)
+    for bid in events["bids"]:
+        found[bid["auction"]].append(bid)
+    return found
+
+
+def _q17(events: Events) -> list[Row]:
+    found = []
+    for auction, bids in _by_auction(events).items():
+        prices = [bid["price"] for bid in bids]
+        ranks = Counter("small" if p < 10_000 else "middling" if p < 1_000_000 else "large" for p in prices)
+        found.append(
+            {
+                "auction": auction,
+                "day": bids[0]["dateTime"] // (86_400 * _SECOND) * 86_400 * _SECOND,
+                "bids": len(bids),
+                "rank1": ranks["small"],
+                "rank2": ranks["middling"],
+                "rank3": ranks["large"],
+                "least": min(prices),
+                "most": max(prices),
+                "average": sum(prices) / len(prices),
+                "total": sum(prices),
+            }
+        )
+    return found
+
+
+def _q18(events: Events) -> list[Row]:
+    last: dict[tuple[int, int], Row] = {}
+    for bid in sorted(events["bids"], key=lambda bid: bid["dateTime"]):
+        last[bid["bidder"], bid["auction"]] = _bid(bid)
+    return list(last.values())
+
+
+def _q19(events: Events) -> list[Row]:
+    return [
+        {**_bid(bid), "n": n}
+        for bids in _by_auction(events).values()
+        for n, bid in enumerate(sorted(bids, key=lambda b: (-b["price"], b["dateTime"]))[:10], 1)
+    ]
+
+
+def _q20(events: Events) -> list[Row]:
+    auctions = {a["id"]: a for a in events["auctions"] if a["category"] == 10}
+    return [
+        {**_bid(bid), **{name: auction[name] for name in ("itemName", "seller", "expires")}}
+        for bid in events["bids"]
+        if (auction := auctions.get(bid["auction"])) is not None
+        and auction["dateTime"] <= bid["dateTime"] + 600 * _SECOND
+    ]
+
+
 ANSWERS: Mapping[str, Callable[[Events], list[Row]]] = {
     "q0": _q0, "q1": _q1, "q2": _q2, "q3": _q3, "q4": _q4, "q5": _q5,
-    "q6": _q6, "q7": _q7, "q8": _q8, "q11": _q11,
+    "q6": _q6, "q7": _q7, "q8": _q8, "q11": _q11, "q13": _q13, "q14": _q14,
+    "q17": _q17, "q18": _q18, "q19": _q19, "q20": _q20,
 }  # fmt: skip
 """By query: its answer, from all events."""
 

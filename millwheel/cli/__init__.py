@@ -1,4 +1,4 @@
-"""The command line. `main` is what the program ``millwheel`` runs."""
+"""The command line. `main` runs the program ``millwheel``."""
 
 from millwheel.cli.parser import main
 

@@ -1,4 +1,4 @@
-"""``millwheel bench NAME``: runs a benchmark of a checkout. They are not part of the installed package."""
+"""``millwheel bench NAME``: runs a benchmark of a checkout (not installed)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from millwheel.errors import MillWheelError
 
-_NEEDED = ("matplotlib", "pandas", "psutil")
+NEEDED = ("matplotlib", "pandas", "psutil")
 _WHAT_TO_DO = (
-    "they come with the source tree, not with the installed package. Go to a checkout of millwheel, or name "
+    "they are in the source tree, not in the installed package. Go to a checkout of millwheel, or name "
     "it with --checkout, and run it there; `make bench` makes the environment and runs them all"
 )
 
@@ -49,8 +49,8 @@ def _bench(options: argparse.Namespace) -> int:
         return 0
     if options.name not in names:
         asked = "name a benchmark" if options.name is None else f"there is no benchmark {options.name!r}"
-        raise MillWheelError(f"{asked}; there are {', '.join(names)} (millwheel bench --list says more)")
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        raise MillWheelError(f"{asked}; there are {', '.join(names)} (see millwheel bench --list)")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise MillWheelError(f"the benchmarks need {', '.join(missing)}: pip install -e '.[bench]' in {root}")
     command = [sys.executable, "-m", "benchmarks", options.name, *(["--quick"] if options.quick else [])]
@@ -64,7 +64,7 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _checkout(folder: Path) -> Path:
-    """The folder with the benchmarks: the one that is named, or that this package was imported from."""
+    """The folder of the benchmarks: the given one, or that of this package."""
     here = Path(__file__).resolve().parents[2]
     for root in (folder.resolve(), here) if folder == Path() else (folder.resolve(),):
         if (root / "benchmarks" / "__main__.py").is_file() and (root / "millwheel").is_dir():
@@ -82,6 +82,6 @@ def _names(root: Path) -> dict[str, str]:
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """A checkout's benchmarks measure that checkout's code, whatever is installed."""
+    """The environment in which benchmarks measure their checkout's code."""
     path = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.fspath(root) + (os.pathsep + path if path else "")}

@@ -1,4 +1,4 @@
-"""The commands that ask something of a pipeline that runs: ``millwheel apply``, ``rescale`` and ``stop``."""
+"""Commands for a running pipeline: ``millwheel apply``, ``rescale`` and ``stop``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from millwheel.store.open import open_existing, open_to_read
 LoadFactory = Callable[[str], Callable[[], Pipeline]]
 
 _MARGIN = 15.0  # seconds
-_PATIENCE = 30.0  # seconds for the epoch in hand, unless what is in flight is to be finished
-_TIMEOUT = 120.0  # seconds: an epoch is over in one, what is in flight in a few
+_PATIENCE = 30.0  # seconds for the current epoch, unless work in flight is to be finished
+_TIMEOUT = 120.0  # seconds: an epoch takes one, work in flight a few
 
 
 def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
     """Adds the commands to those of ``millwheel``."""
     command = commands.add_parser(
         "apply",
-        help="let a pipeline that runs become another one",
-        description="The pipeline that runs on the store becomes the one that the function returns, between "
-        "two epochs: computations, injectors, sinks and edges are added and removed, and the others keep "
-        "state, timers and watermarks. The function is sent to the process that runs the pipeline and called "
-        "there. A change that kept state could not survive is refused, with the reason.",
+        help="change a running pipeline to another one",
+        description="The pipeline that runs on the store is changed to the one that the function returns, "
+        "between two epochs: computations, injectors, sinks and edges are added and removed, and the others "
+        "keep state, timers and watermarks. The function is sent to the process that runs the pipeline and "
+        "called there. A change that does not fit the kept state is refused, with the reason.",
         epilog="example: millwheel apply zeitgeist:pipeline --store state/ --dry-run",
     )
     command.add_argument("pipeline", metavar="MODULE:FACTORY", help="a function that returns a Pipeline")
@@ -42,7 +42,7 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
         "--removed",
         choices=["drain", "drop"],
         default="drain",
-        help="what is taken out finishes what is in flight for it first, or stops at once (default: drain); "
+        help="a removed computation finishes its work in flight first, or stops at once (default: drain); "
         "its state is kept either way, until `millwheel store forget`",
     )
     add_accept(command)
@@ -51,27 +51,29 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
 
     command = commands.add_parser(
         "rescale",
-        help="let a pipeline that runs work in more or fewer slots",
-        description="The pipeline that runs on the store works on its key space in another number of pieces, "
-        "from its next epoch on. A later `millwheel run` has the slots that it is given.",
+        help="change the number of slots of a running pipeline",
+        description="The pipeline that runs on the store divides its key space into another number of "
+        "pieces from its next epoch on. A later `millwheel run` has its own number of slots.",
         epilog="example: millwheel rescale 8 --store state/",
     )
-    command.add_argument("slots", type=int, help="how many, from 1 to 64")
+    command.add_argument(
+        "slots", type=int, help="the number of slots, from 1 to the tablets of the store (64)"
+    )
     _common(command)
     command.set_defaults(call=_rescale)
 
     command = commands.add_parser(
         "stop",
-        help="stop a pipeline that runs",
+        help="stop a running pipeline",
         description="Ends the pipeline that runs on the store after its epoch; `millwheel run` on the same "
-        "store goes on where it ended. With --drain nothing more is read, and what is in flight is finished "
-        "first: records that wait, and every window that the watermark allows to close.",
+        "store continues it. With --drain nothing more is read, and work in flight is finished "
+        "first: the backlog, and every window that the watermark allows to close.",
         epilog="example: millwheel stop --drain --store state/",
     )
     command.add_argument(
         "--drain",
         action="store_true",
-        help="finish what is in flight first: records that wait, and timers up to the watermark; windows "
+        help="finish work in flight first: the backlog, and timers up to the watermark; windows "
         "beyond it stay open for the next run (`millwheel run --drain` closes them all)",
     )
     _common(command)
@@ -79,14 +81,14 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
 
 
 def add_accept(command: argparse.ArgumentParser) -> None:
-    """Adds the option that lets a key extractor change."""
+    """Adds the option that accepts a changed key extractor."""
     command.add_argument(
         "--accept",
         action="append",
         default=[],
         metavar="NAME",
-        help="let this computation's key extractor be another than its rows were made with: they stay under "
-        "the old keys; may be given again",
+        help="accept another key extractor for this computation than the one that made its rows, which keep "
+        "the old keys; repeatable",
     )
 
 
@@ -127,9 +129,9 @@ def _apply(options: argparse.Namespace, load_factory: LoadFactory) -> int:
 
 
 def _rescale(options: argparse.Namespace) -> int:
-    check_slots(options.slots)
     store = open_existing(options.store)
     try:
+        check_slots(options.slots, store.tablets)
         answer = ask(store, "rescale", {"slots": options.slots}, **_waiting(options))
     finally:
         store.close()
@@ -140,7 +142,7 @@ def _rescale(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     store = open_existing(options.store)
     try:
-        # The rest of the time is for Spark to end a worker, and for the store to be closed.
+        # The rest of the time is for Spark to end a worker, and for closing the store.
         within = max(options.timeout - _MARGIN, options.timeout / 2)
         given = {"drain": options.drain, "timeout": within if options.drain else min(within, _PATIENCE)}
         answer = ask(store, "stop", given, **_waiting(options))

@@ -1,4 +1,4 @@
-"""The commands that look at a store: ``status``, ``inspect``, ``explain``, ``top`` and ``ui``."""
+"""Commands that read a store: ``status``, ``inspect``, ``explain``, ``top``..."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_commands(commands: Any, load_pipeline: LoadPipeline) -> None:
     command = _command(
         commands,
         "status",
-        "show how far a pipeline is",
+        "show the progress of a pipeline",
         "Shows each computation's low watermark and its lag, records in and out, late, dropped, duplicate "
         "and failed ones, pending timers, keys and the size of their state, and the injectors. The pipeline "
         "may be running or stopped; counts are since the store was made, rates of the last ten seconds.",
@@ -42,19 +42,19 @@ def add_commands(commands: Any, load_pipeline: LoadPipeline) -> None:
         commands,
         "inspect",
         "show one key of one computation",
-        "Shows the state, the timers and the holds of one key. Without --pipeline, state is read as "
+        "Shows the state, the timers and the holds of one key. Without --pipeline, state is decoded as "
         "MessagePack or JSON, or shown as bytes; with it, by the computation's own codec.",
         "millwheel inspect Windower 'cat videos' --store state/",
     )
     command.add_argument("computation", metavar="COMPUTATION", help="a computation")
     command.add_argument("key", metavar="KEY", help="a key")
-    command.add_argument("--pipeline", metavar="MODULE:FACTORY", help="whose codecs read the state")
+    command.add_argument("--pipeline", metavar="MODULE:FACTORY", help="the codecs of the state")
     command.set_defaults(call=lambda options: _inspect(options, load_pipeline))
 
     command = _command(
         commands,
         "explain",
-        "say why a low watermark stands where it stands",
+        "show why a low watermark has its value",
         "Follows a computation's low watermark back to what holds it: a key with its timer or "
         "hold, or a partition of an injector. The pipeline may be running or stopped.",
         "millwheel explain DipDetector --store state/",
@@ -67,11 +67,11 @@ def add_commands(commands: Any, load_pipeline: LoadPipeline) -> None:
         "top",
         "watch a pipeline in the terminal",
         "Shows, again and again, the computations that are furthest behind, the busiest intervals with their "
-        "hot keys, and where the time of the last epochs went. Ctrl-C ends it. --json: a line each time.",
+        "hot keys, and the phases of the last epochs. Ctrl-C ends it. --json: a line each time.",
         "millwheel top --store state/ --every 2",
     )
-    command.add_argument("--every", type=float, default=1.0, help="seconds between looks (default: 1)")
-    command.add_argument("--count", type=int, help="end after so many looks (default: never)")
+    command.add_argument("--every", type=float, default=1.0, help="seconds between updates (default: 1)")
+    command.add_argument("--count", type=int, help="end after this many updates (default: never)")
     command.set_defaults(call=_top)
 
     command = commands.add_parser(
@@ -83,7 +83,7 @@ def add_commands(commands: Any, load_pipeline: LoadPipeline) -> None:
     )
     command.add_argument("where", metavar="PORT", help="a port, or an address such as 0.0.0.0:8080")
     command.add_argument("--store", required=True, help="the pipeline's store: a path (LMDB) or a URL")
-    command.add_argument("--pipeline", metavar="MODULE:FACTORY", help="whose codecs read the state")
+    command.add_argument("--pipeline", metavar="MODULE:FACTORY", help="the codecs of the state")
     command.set_defaults(call=lambda options: _ui(options, load_pipeline))
 
 
@@ -158,7 +158,7 @@ def _ui(options: argparse.Namespace, load_pipeline: LoadPipeline) -> int:
     codecs = codecs_of(load_pipeline(options.pipeline)) if options.pipeline else None
     store = open_to_read(options.store)
     try:
-        look(store, _now())  # a store with no pipeline in it is said at once
+        look(store, _now())  # reports a store without a pipeline at once
         server = Server(store, options.where, codecs=codecs)
         print(f"{server.url} (Ctrl-C ends it)", flush=True)
         try:

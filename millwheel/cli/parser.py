@@ -1,4 +1,4 @@
-"""The command line: ``millwheel demo``, ``run``, ``zeitgeist``, ``bench``, and those for what runs or ran."""
+"""The command line: ``millwheel demo``, ``run``, ``zeitgeist`` and others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UI = "serve a page at this port, or at an address such as 0.0.0.0:8080 (then wi
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 done, 1 failed, 2 called wrongly."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if options.command is None:
         parser.print_help()
@@ -57,42 +57,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="millwheel", description="MillWheel on Spark: low-latency, exactly-once stream processing."
     )
     parser.add_argument("--version", action="version", version=f"millwheel {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    demo, command = _add_demo(commands), _add_run(commands)
+    found = zeitgeist.add_command(commands)
+    found.set_defaults(call=lambda options: zeitgeist.call(options, _until_interrupted))
+    for each in (demo, command, found):
+        each.add_argument("--verbose", action="store_true", help="show the log, and Spark's own lines")
+    add_commands(commands, load_pipeline)
+    add_asking_commands(commands, load_factory)
+    add_store_commands(commands, _export)
+    add_sample_command(commands)
+    add_bench_command(commands)
+    return parser
 
-    demo = commands.add_parser(
+
+def _add_demo(commands: Any) -> argparse.ArgumentParser:
+    demo: argparse.ArgumentParser = commands.add_parser(
         "demo",
         help="find what is unusual in a generated stream of search queries",
-        description="Counts three days of generated search queries, out of order, and tells which spike and "
-        "which dip, and a region that goes offline; then compares with what was planted.",
+        description="Counts three days of generated search queries, out of order, and reports spikes and "
+        "dips, and a region that goes offline; then compares them with the planted ones.",
         epilog="example: millwheel demo --records 1,000,000 --seed 3",
     )
-    demo.add_argument("--records", type=_count, default=300_000, help="how many (default: 300,000)")
+    demo.add_argument("--records", type=_count, default=300_000, help="number of records (default: 300,000)")
     demo.add_argument("--seed", type=int, default=1, help="another seed, another three days (default: 1)")
     demo.add_argument("--store", default="memory:", help="where state is kept (default: memory:)")
     demo.add_argument("--ui", metavar="PORT", help=_UI + "; default: at a free port, in a terminal")
     demo.add_argument(
-        "--report", type=Path, metavar="FILE", help="leave the plots here (default: artifacts/zeitgeist.html)"
+        "--report", type=Path, metavar="FILE", help="write the plots here (default: artifacts/zeitgeist.html)"
     )
     demo.add_argument("--json", action="store_true", help="print the result as JSON; a report if asked for")
     demo.set_defaults(call=_demo)
+    return demo
 
-    command = commands.add_parser(
+
+def _add_run(commands: Any) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
         "run",
         help="run a pipeline",
         description="Runs the pipeline that a function returns. It keeps running until it is interrupted "
-        "(Ctrl-C, or SIGTERM), and goes on where it ended when it is run again on the same store. With "
-        "--drain or --once it ends by itself, and the same command run every day over input that grows "
-        "gives each day what came since.",
+        "(Ctrl-C, or SIGTERM), and continues when it is run again on the same store. With "
+        "--drain or --once it ends by itself, and the same command run every day over growing input "
+        "processes each day's new records.",
         epilog="example: millwheel run zeitgeist:pipeline --store state/ --drain; on a cluster: "
         "millwheel run zeitgeist:pipeline --store postgresql://db/state --master spark://host:7077",
     )
@@ -111,57 +128,53 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_setting,
         metavar="NAME=VALUE",
-        help="a setting of Spark, such as spark.executor.memory=4g; may be given again",
+        help="a setting of Spark, such as spark.executor.memory=4g; repeatable",
     )
-    command.add_argument("--cache", type=int, metavar="BYTES", help="of the store that an executor keeps")
+    command.add_argument("--cache", type=int, metavar="BYTES", help="of the store that an executor caches")
     ends = command.add_mutually_exclusive_group()
     ends.add_argument(
         "--drain",
         action="store_true",
         help="end when the injectors are exhausted, and close every window as though event time had ended: "
-        "all timers fire and holds end; a window that the next run has more records for comes again there "
+        "all timers fire and holds end; a window with more records in the next run is emitted again there "
         "(`millwheel stop --drain` closes no window that the watermark has not passed)",
     )
     ends.add_argument(
         "--once",
         action="store_true",
-        help="end as soon as what is there now is processed, and leave windows, timers and holds open for "
+        help="end when the input at the start is processed, and leave windows, timers and holds open for "
         "the next run",
     )
     command.add_argument(
         "--take-over",
         dest="takeover",
         action="store_true",
-        help="take the store from a driver that still holds it, and hangs; it is refused from then on",
+        help="take the store from a driver that hangs; its later writes are refused",
     )
     command.add_argument(
         "--standby",
         action="store_true",
         help="start Spark, and wait until no other driver leads the pipeline; then run it. Start it twice, "
-        "and the one takes over where the other ends",
+        "and one takes over when the other ends",
     )
     command.add_argument(
         "--takeover-after",
         type=float,
         metavar="SECONDS",
-        help="without a sign of a leader that still has the store (default: 2)",
+        help="without a heartbeat of a leader that still has the store (default: 2)",
     )
     add_accept(command)
     command.add_argument("--slots", type=_count, help="pieces of the key space worked on at once")
+    command.add_argument(
+        "--tablets",
+        type=_count,
+        help="of a new store: the most slots that it can have, a power of two from 64 to 4096 (default: 64, "
+        "with more slots four for each)",
+    )
     command.add_argument("--ui", metavar="PORT", help=_UI)
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     command.set_defaults(call=_run)
-
-    found = zeitgeist.add_command(commands)
-    found.set_defaults(call=lambda options: zeitgeist.call(options, _until_interrupted))
-    for each in (demo, command, found):
-        each.add_argument("--verbose", action="store_true", help="show the log, and Spark's own lines")
-    add_commands(commands, load_pipeline)
-    add_asking_commands(commands, load_factory)
-    add_store_commands(commands, _export)
-    add_sample_command(commands)
-    add_bench_command(commands)
-    return parser
+    return command
 
 
 def _count(text: str) -> int:
@@ -216,8 +229,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
-    """With pyarrow where it is installed: 3,000 rows take half a second, and with Spark 17 s, most of them
-    until its first query."""
+    """Exports with pyarrow if it is installed, otherwise with Spark.
+
+    3,000 rows take 0.5 s with pyarrow and 17 s with Spark, mostly until its first query."""
     found = load_pipeline(pipeline) if pipeline is not None else None
     if importlib.util.find_spec("pyarrow") is not None:
         from millwheel.watch.history_tables import export
@@ -230,7 +244,7 @@ def _export(store: str, folder: str, pipeline: str | None) -> dict[str, int]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM came: the run is stopped as Ctrl-C stops it."""
+    """SIGTERM: stops the run as Ctrl-C does."""
 
 
 def _terminate(*_: object) -> None:
@@ -259,7 +273,7 @@ def _until_interrupted(pipeline: Pipeline, arguments: dict[str, Any]) -> Report:
 
 
 def _load(name: str) -> Any:
-    """What ``MODULE:FACTORY`` names; modules beside the working directory are found."""
+    """The object ``MODULE:FACTORY``; modules in the working directory are found."""
     module_name, _, factory_name = name.partition(":")
     if not module_name or not factory_name:
         raise PipelineError(f"a pipeline is named MODULE:FACTORY, such as zeitgeist:pipeline, not {name!r}")
@@ -290,5 +304,5 @@ def load_pipeline(name: str) -> Pipeline:
     factory = _load(name)
     pipeline = factory() if callable(factory) else factory
     if not isinstance(pipeline, Pipeline):
-        raise PipelineError(f"{name} gave {pipeline!r}, not a millwheel.Pipeline")
+        raise PipelineError(f"{name} returned {pipeline!r}, not a millwheel.Pipeline")
     return pipeline

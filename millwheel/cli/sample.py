@@ -1,4 +1,4 @@
-"""Sample data for tutorials and first pipelines: small, made by a seed, the same everywhere."""
+"""Sample data for tutorials and first pipelines: small, from a seed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from millwheel.model.time import HOUR, MINUTE, SECOND
 Row = dict[str, Any]
 
 _BEGIN = 1_700_000_000_000_000  # 2023-11-14 22:13:20 UTC, in microseconds
-_SHUFFLED = 200  # rows among which the order of a file is lost, as in logs of several machines
+_SHUFFLED = 200  # rows that are shuffled, as in logs of several machines
 _FILES = 2
 
 
 def queries(rng: random.Random) -> Iterator[tuple[str, Row]]:
-    """Two minutes of search queries; one spikes after a minute, one is silent for ten seconds later."""
+    """Two minutes of search queries: one spikes, one is silent for ten seconds."""
     number = 0
     for second in range(120):
         for query, usual in {"cat videos": 20, "television listings": 12, "weather": 8}.items():
@@ -61,7 +61,7 @@ def clicks(rng: random.Random) -> Iterator[tuple[str, Row]]:
 
 
 def orders(rng: random.Random) -> Iterator[tuple[str, Row]]:
-    """Orders, and their payments in a file of their own: most within ten minutes, some later, some never."""
+    """Orders, and their payments in another file: some are late, some never come."""
     for number in range(500):
         order = f"order-{number:04d}"
         time = _BEGIN + number * 7 * SECOND + rng.randrange(5 * SECOND)
@@ -81,8 +81,8 @@ def orders(rng: random.Random) -> Iterator[tuple[str, Row]]:
 
 
 def taxi(rng: random.Random) -> Iterator[tuple[str, Row]]:
-    """Taxi rides of a city: when one began, in ISO 8601, how long it took, from where, its fare."""
-    from datetime import UTC, datetime
+    """Taxi rides of a city: start in ISO 8601, duration, pickup zone, fare."""
+    from datetime import datetime, timezone
 
     zones = ["airport", "centre", "harbour", "station", "university"]
     for number in range(2_000):
@@ -91,7 +91,7 @@ def taxi(rng: random.Random) -> Iterator[tuple[str, Row]]:
         yield (
             "rides",
             {
-                "start": datetime.fromtimestamp(time, UTC).isoformat().replace("+00:00", "Z"),
+                "start": datetime.fromtimestamp(time, timezone.utc).isoformat().replace("+00:00", "Z"),
                 "ride": number,
                 "zone": rng.choices(zones, [3, 5, 1, 4, 2])[0],
                 "minutes": minutes,
@@ -110,7 +110,7 @@ _OTHER_NAMES = {"payments": "orders", "rides": "taxi", "taxis": "taxi"}
 
 
 def write_sample(name: str, folder: Path, seed: int = 1) -> dict[str, int]:
-    """Writes a sample as JSON lines; by file, how many. The same seed gives the same bytes."""
+    """Writes a sample as JSON lines; returns the number of records by file."""
     name = _OTHER_NAMES.get(name, name)
     if name not in SAMPLES:
         raise MillWheelError(f"there is no sample {name!r}: choose one of {', '.join(SAMPLES)}")
@@ -152,7 +152,9 @@ def add_sample_command(commands: Any) -> None:
         epilog="example: millwheel sample queries logs/",
     )
     command.add_argument("name", metavar="NAME", choices=[*SAMPLES, *_OTHER_NAMES], help=", ".join(SAMPLES))
-    command.add_argument("folder", metavar="FOLDER", type=Path, help="where the files go; it is made")
+    command.add_argument(
+        "folder", metavar="FOLDER", type=Path, help="the folder for the files; it is created"
+    )
     command.add_argument("--seed", type=int, default=1, help="another seed, other data (default: 1)")
     command.add_argument("--json", action="store_true", help="print the files and their records as JSON")
     command.set_defaults(call=_call)

@@ -1,4 +1,4 @@
-"""``millwheel zeitgeist INPUT``: anomalies in one's own data, without a line of code."""
+"""``millwheel zeitgeist INPUT``: anomalies in your own data, without code."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from millwheel.launch import run
 from millwheel.master.status import Report
 from millwheel.model.keys import by
 from millwheel.model.pipeline import Pipeline
+from millwheel.model.record import Record
 from millwheel.model.time import DAY, HOUR, MINUTE, SECOND
 from millwheel.sinks import JsonLines
 
@@ -36,8 +37,8 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         help="find anomalies in your own data",
         description="Reads records of (time, key[, value]), learns what is usual for each key, and writes an "
         "anomaly as it begins to OUT/anomalies and once it is over to OUT/episodes, as JSON lines. Without "
-        "--value it looks at how often a key occurs, with it at what was measured. Run again on the same "
-        "store it goes on where it ended, with what was added since.",
+        "--value the frequency of a key is compared, with it the measured value. Run again on the same "
+        "store it continues where it ended, with what was added since.",
         epilog="example: millwheel zeitgeist 'logs/*.jsonl' --key query --width 1m --out anomalies/",
     )
     add = command.add_argument
@@ -46,7 +47,11 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         metavar="INPUT",
         help="a pattern of JSON-lines or CSV files, plain or gzip; table:NAME; or kafka://HOST:PORT/TOPIC",
     )
-    add("--key", required=True, metavar="FIELD[,FIELD]", help="what is watched: fields of the records")
+    add(
+        "--key",
+        metavar="FIELD[,FIELD]",
+        help="what is watched: fields of the records (default: all records together)",
+    )
     add(
         "--value",
         metavar="FIELD[,FIELD]",
@@ -59,7 +64,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
     add("--store", default="memory:", help="where the models are kept (default: memory:, for one run)")
     add("--width", type=duration, default=None, help="of a bucket, such as 1s or 5m (default: 1s, values 5m)")
     add("--day", type=duration, default=DAY, help="the season; the second one is seven of it (default: 1d)")
-    add("--sensitivity", type=float, help="decades of confidence; less tells more (default: 7, values 2.8)")
+    add("--sensitivity", type=float, help="decades of confidence; less reports more (default: 7, values 2.8)")
     add("--slack", type=duration, help="how late records may be (default: until a file is read, or 10s)")
     add(
         "--begin",
@@ -84,7 +89,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TARGET",
-        help="tell anomalies there too: kafka://HOST:PORT/TOPIC, http(s)://..., command:COMMAND (repeatable)",
+        help="send anomalies there too: kafka://HOST:PORT/TOPIC, http(s)://..., command:COMMAND (repeatable)",
     )
     add(
         "--feedback",
@@ -113,21 +118,31 @@ def duration(text: str) -> int:
     return length
 
 
-def pipeline(options: argparse.Namespace) -> Pipeline:
-    """The pipeline that the options describe."""
+def everything(record: Record) -> str:
+    """The one key of records that are watched together."""
+    return "all"
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that the options describe."""
     begin = None
     if options.begin is not None:
         begin = to_time(options.begin, "iso", "--begin", text=True)
-    settings = Settings(
+    return Settings(
         kind="values" if options.value else "counts",
         width=options.width or (5 * MINUTE if options.value else SECOND),
         day=options.day,
         sensitivity=options.sensitivity,
         begin=begin,
     )
+
+
+def pipeline(options: argparse.Namespace) -> Pipeline:
+    """The pipeline that the options describe."""
+    settings = settings_of(options)
     columns = Columns(options.time, options.unit, options.id, options.slack, options.errors)
     source = open_source(options.input, columns)
-    key = by(*options.key.split(","))
+    key = by(*options.key.split(",")) if options.key else everything
     more: dict[str, Any] = {
         "errors": options.errors,
         "feedback": open_feedback(options.feedback) if options.feedback else None,
@@ -156,18 +171,19 @@ def call(options: argparse.Namespace, follow: Following) -> int:
     p = pipeline(options)
     report = follow(p, arguments) if options.follow else run(p, close=not options.once, **arguments)
     if options.page:
-        write_page(options.out)
+        write_page(options.out, settings_of(options))
     if options.json:
         print(json.dumps(dataclasses.asdict(report)))
         return 0
     first = next(iter(report.dropped))
+    records = report.records_in - report.streams.get("feedback", 0)
     print(
-        f"{report.records_in:,} records, {report.dropped[first]:,} of them late and dropped; "
+        f"{records:,} records, {report.dropped[first]:,} of them late and dropped; "
         f"{report.user.get('spikes', 0):,} spikes, {report.user.get('dips', 0):,} dips"
     )
     for record in sorted(JsonLines(options.out / "anomalies").records(), key=lambda record: record.timestamp):
         told = record.value
-        began = datetime.datetime.fromtimestamp(told["start"] / SECOND, datetime.UTC)
+        began = datetime.datetime.fromtimestamp(told["start"] / SECOND, datetime.timezone.utc)
         print(
             f"{began:%Y-%m-%d %H:%M:%S}  {told['kind']:5}  {told['key']}: {told['actual']:g} "
             f"instead of {told['expected']:.4g} (confidence {told['confidence']}; {told['why']})"

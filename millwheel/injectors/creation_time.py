@@ -1,4 +1,4 @@
-"""When a file was created, which Python's ``os.stat`` does not say on Linux."""
+"""The creation time of a file, which Python's ``os.stat`` lacks on Linux."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BTIME_OFFSET = 80  # of stx_btime in struct statx: seconds (64 bits), then nano
 
 
 def birth_time(path: str) -> int:
-    """The creation time of a file; where the file system keeps none, when it was last changed."""
+    """The creation time of a file; its last change if the file system has none."""
     stat = os.stat(path)
     born: float | None = getattr(stat, "st_birthtime", None)
     if born is not None:

@@ -1,4 +1,4 @@
-"""Rows of CSV: what separates fields, what the columns are called, and what their text becomes."""
+"""Rows of CSV: delimiters, column names, and types of fields."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from millwheel.injectors.units import BadLine
 
 Types = Mapping[str, Callable[[str], Any]] | Literal["infer"]
 
-_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")  # 007 is a name, and 64 bits are what every value can carry
+_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")  # 007 is a text; values have at most 64 bits
 _FLOAT = re.compile(r"-?((0|[1-9]\d*)?\.\d+([eE][+-]?\d+)?|(0|[1-9]\d*)[eE][+-]?\d+)")
 _TRUE, _FALSE = {"true", "t", "yes", "1"}, {"false", "f", "no", "0"}
 
 
 class Layout(NamedTuple):
-    """How the CSV files of an injector are laid out."""
+    """The layout of an injector's CSV files."""
 
     delimiter: str = ","
     header: tuple[str, ...] | None = None
-    """The names of the columns, of files without a line that names them."""
+    """The names of the columns, if the files have no header line."""
     types: Types | None = None
 
     def check(self) -> None:
-        """An `InputError` for what cannot be a layout."""
+        """Raises an `InputError` for an invalid layout."""
         if not isinstance(self.delimiter, str) or len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise InputError(f"Files: delimiter is one character, not {self.delimiter!r}")
         if self.types in (None, "infer"):
@@ -39,14 +39,14 @@ class Layout(NamedTuple):
             )
 
     def names(self, line: bytes) -> list[str]:
-        """The columns, by the first line of a file."""
+        """The columns, from the first line of a file."""
         if self.header is not None:
             return list(self.header)
         text = line.decode("utf-8-sig", "replace")
         return next(csv.reader([text], delimiter=self.delimiter), [])
 
     def check_columns(self, header: Sequence[str], path: str) -> None:
-        """An `InputError` where a column with a type is not there."""
+        """Raises an `InputError` if a column with a type is missing."""
         for name in self.types or () if self.types != "infer" else ():
             if name not in header:
                 raise InputError(
@@ -54,24 +54,24 @@ class Layout(NamedTuple):
                 )
 
     def rows(self, lines: list[bytes], header: list[str]) -> list[dict[str, Any]] | None:
-        """All rows at once; None where one of them needs a closer look."""
+        """All rows in one call; None if one of them must be parsed alone."""
         try:
             text = b"\n".join(lines).decode()
             if '"' in text or "\r" in text:
                 fields = list(csv.reader(text.split("\n"), strict=True, delimiter=self.delimiter))
-            else:  # nothing that CSV has rules for
+            else:  # no quotes or other special characters
                 fields = [line.split(self.delimiter) for line in text.split("\n")]
             if len(fields) != len(lines) or set(map(len, fields)) - {len(header)}:
                 return None
             for at, convert in self._converters(header):
                 for row in fields:
                     row[at] = convert(row[at])
-        except Exception:  # of a type of the user's own, too
+        except Exception:  # also of a user's own type
             return None
         return [dict(zip(header, row)) for row in fields]  # noqa: B905 - compared above
 
     def parse(self, line: bytes, header: list[str]) -> dict[str, Any]:
-        """One row; a `BadLine` says what is wrong with it."""
+        """Parses one row; raises a `BadLine` with the reason."""
         try:
             reader = csv.reader(io.StringIO(line.decode()), strict=True, delimiter=self.delimiter)
             fields: list[Any] = next(reader, [])
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
             except Exception as error:
                 kind = getattr(self._type(header[at]), "__name__", "type")
                 raise BadLine(
-                    f"the field {header[at]!r} is {fields[at]!r}, of which {kind} makes nothing ({error})"
+                    f"the field {header[at]!r} is {fields[at]!r}, which {kind} cannot convert ({error})"
                 ) from None
         return dict(zip(header, fields, strict=True))
 
@@ -101,7 +101,7 @@ class Layout(NamedTuple):
 
 
 def infer(text: str) -> Any:
-    """What a text looks like; nothing at all is None.
+    """The value that a text looks like; an empty text is None.
 
     >>> [infer(text) for text in ("7", "-1.5e3", "true", "", "007", "1_000", "nan")]
     [7, -1500.0, True, None, '007', '1_000', 'nan']
@@ -117,7 +117,7 @@ def infer(text: str) -> Any:
 
 
 def _converter(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type's function; of Python's own, one that makes None of an empty text."""
+    """A type's function; for Python's own types, an empty text gives None."""
     if kind is bool:
         return _truth
     if kind in (int, float):

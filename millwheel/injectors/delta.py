@@ -1,4 +1,4 @@
-"""Delta tables that are appended to, as injectors."""
+"""Delta tables with appends, as injectors."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from millwheel.injectors.table_log import SLACK, DataFile, Log, TableLog
 from millwheel.injectors.units import Unit
 from millwheel.model.injector import Errors
 from millwheel.model.lakehouse import below, client_options, import_delta, place
-from millwheel.model.secrets import hide, is_secret, secrets_of, without_secrets
+from millwheel.model.secrets import environment_secrets, hide, secrets_of, without_secrets
 from millwheel.model.time import DAY, MINUTE
 from millwheel.objects import open_objects
 
 
 class Delta(TableLog):
-    """Injects the rows of a Delta table, and those that are appended to it, each once.
+    """Injects the rows of a Delta table, and those appended to it, each once.
 
     ``uri`` is a folder or a URL (``s3://bucket/table``; credentials come from the environment). A value is a
-    dict of the columns; ``timestamp`` names the one with the event time (of a type of time, or in ``unit``),
-    ``id`` one whose value names a record, if there is one.
+    dict of the columns; ``timestamp`` names the one with the event time (of a time type, or in ``unit``),
+    ``id`` one with a unique name of a record, if there is one.
 
     The table is read as it is when the pipeline first starts, then version by version. `millwheel.run` reads
-    to the version that is the newest when it begins; `millwheel.start` follows the table, with a watermark
+    to the newest version at its start; `millwheel.start` follows the table, with a watermark
     that stays ``slack`` behind the newest timestamp. Versions that only rewrite rows (a compaction) are
-    passed over; one that removes or changes rows is an error.
+    skipped; one that removes or changes rows is an error.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Delta(TableLog):
 
 
 class DeltaLog:
-    """The log of a Delta table: a JSON file for each version, which names what it adds and removes."""
+    """The log of a Delta table: a JSON file for each version with its added files."""
 
     def __init__(self, uri: str, name: str) -> None:
         self._delta = import_delta()
@@ -88,8 +88,8 @@ class DeltaLog:
         mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
         if mode != "none":
             raise InputError(
-                f"{self._name}: its columns are mapped (delta.columnMapping.mode is {mode}), which this "
-                "cannot read: inject spark.readStream.format('delta') with SparkStream"
+                f"{self._name}: its columns are mapped (delta.columnMapping.mode is {mode}), which is not "
+                "supported: inject spark.readStream.format('delta') with SparkStream"
             )
 
     def columns(self) -> list[str]:
@@ -102,11 +102,11 @@ class DeltaLog:
         return import_arrow().schema(self._table.schema().to_arrow())
 
     def following(self, after: int, through: int) -> list[int]:
-        """Return the versions behind one: they have no gaps."""
+        """Return the versions after one: they have no gaps."""
         return list(range(after + 1, through + 1))
 
     def files(self, version: int, *, whole: bool) -> list[DataFile]:
-        """Return the files that a version added, by path, or all of the table's, the oldest first."""
+        """Return the files that a version added, or all, the oldest first, by path."""
         if not whole:
             return sorted(self._added(version))
         try:
@@ -118,7 +118,7 @@ class DeltaLog:
             raise self._error(error) from None
         if deleted:
             raise InputError(
-                f"{self._name}: rows of it are deleted by vectors, which this cannot read: run REORG TABLE "
+                f"{self._name}: it has deletion vectors, which are not supported: run REORG TABLE "
                 "... APPLY (PURGE) first, or inject it with SparkTable"
             )
         actions.sort(key=lambda action: (action["modification_time"], action["path"]))
@@ -133,15 +133,15 @@ class DeltaLog:
         data = self._bytes(name)
         if data is None:
             raise InputError(
-                f"{self._name}: the log of version {version} is gone before it was read: read it within "
-                "delta.logRetentionDuration, or take a new store, which begins with the table as it is"
+                f"{self._name}: the log of version {version} was removed before it was read: read it within "
+                "delta.logRetentionDuration, or use a new store, which begins with the table as it is"
             )
         for line in data.splitlines():
             action = json.loads(line)
             if action.get("remove", {}).get("dataChange"):
                 raise InputError(
-                    f"{self._name}: version {version} removes or changes rows, and what was injected cannot "
-                    "be taken back: inject tables that are appended to"
+                    f"{self._name}: version {version} removes or changes rows, and injected records cannot "
+                    "be retracted: inject tables that only grow by appends"
                 )
             add = action.get("add")
             if add is not None and add.get("dataChange", True):
@@ -169,7 +169,7 @@ class DeltaLog:
         return below(self._uri, path) if "://" in self._uri else f"{self._uri}/{path}"
 
     def read(self, file: DataFile) -> Iterator[Any]:
-        """Yield the rows of a file, with the columns that are in the names of its folders alone."""
+        """Yield the rows of a file, with its partition columns."""
         arrow = import_arrow()
         schema = self._schema()
         try:
@@ -191,6 +191,5 @@ class DeltaLog:
     def _error(self, error: Exception) -> InputError:
         if isinstance(error, InputError):
             return error
-        secrets = [os.environ[name] for name in os.environ if is_secret(name)]
-        text = hide(error, [*secrets, *secrets_of(self._uri)]).strip()
-        return InputError(f"{self._name}: the table cannot be read ({text}): bring it back, and run again")
+        text = hide(error, [*environment_secrets(), *secrets_of(self._uri)]).strip()
+        return InputError(f"{self._name}: the table cannot be read ({text}): restore it, and run again")

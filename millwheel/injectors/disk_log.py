@@ -1,6 +1,6 @@
-"""A log of lines on disk, in files that are removed once they are not needed any more.
+"""A log of lines on disk, in files that are removed when no longer needed.
 
-A position counts bytes since the log began; a file's name is the position of its first byte.
+A position is in bytes since the log began; a file's name is the position of its first byte.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
+from millwheel.disk import sync_folder, write_all
+
 _FILE_SIZE = 64 << 20  # bytes after which a new file is begun
 
 
 class LogFull(Exception):
-    """So much waits in the log that no more is taken."""
+    """The log has too many bytes that are not injected yet."""
 
 
 class Log:
     """Invariant: what `append` has returned from is durable, and before `durable`.
 
-    Callers of `append` share syncs: each waits for one that began after its lines were written. What a failed
-    write or a failed sync has left is truncated before anything else is written. Nothing is buffered in the
-    process, so nothing can be written after it.
+    Callers of `append` share syncs: each waits for one that began after its lines were written. The remains
+    of a failed write or sync are truncated before anything else is written. Nothing is buffered in the
+    process, so nothing can be written after it ends.
     """
 
     def __init__(self, folder: Path, limit: int, *, file_size: int = _FILE_SIZE) -> None:
@@ -46,7 +48,7 @@ class Log:
         self._released = found[0][0] if found else 0
         self._failures = 0
         self._dirty = False
-        """Whether a part of something that failed may be behind `_written`."""
+        """Whether remains of a failed write may follow `_written`."""
 
     def _open(self) -> FileIO:
         def private(name: str, flags: int) -> int:
@@ -58,7 +60,7 @@ class Log:
         return self._folder / f"{self._begin:020d}.jsonl"
 
     def _drop_half_line(self, path: Path) -> None:
-        """Drops a last line that was not written to its end: nobody was told that it was."""
+        """Drops an incomplete last line: its append was never acknowledged."""
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             position = size
@@ -73,20 +75,20 @@ class Log:
         if position < size:
             self._file.truncate(position)
         os.fsync(self._file.fileno())
-        _sync(self._folder)
+        sync_folder(self._folder)
 
     def append(self, lines: bytes) -> None:
-        """Adds whole lines; returns when they are durable. After an `OSError` none of them is there."""
+        """Adds whole lines; returns when they are durable. After an `OSError` none is."""
         with self._writing:
             if self._written - self._released + len(lines) > self._limit:
                 waiting = self._written - self._released
-                raise LogFull(f"{waiting:,} bytes wait to be injected: send again later")
+                raise LogFull(f"{waiting:,} bytes are not injected yet: send again later")
             self._clean()
             self._dirty = True
             try:
-                _write_all(self._file, lines)
+                write_all(self._file, lines)
             except OSError:
-                with contextlib.suppress(OSError):  # else the next append tries it again
+                with contextlib.suppress(OSError):  # otherwise the next append retries it
                     self._clean()
                 raise
             self._dirty = False
@@ -103,14 +105,14 @@ class Log:
             with self._writing:
                 if self._written - self._begin < self._file_size:
                     return
-                with contextlib.suppress(OSError):  # then the file grows, and the next append tries again
+                with contextlib.suppress(OSError):  # then the file grows, and the next append retries
                     self._turn()
 
     def _sync(self) -> None:
-        """Makes all that is written durable, or takes it back; with `_syncing` held.
+        """Makes all that is written durable, or reverts it; with `_syncing` held.
 
         After a sync that failed the next one may succeed and yet not have written everything. All callers
-        whose lines are taken back wait for a sync, and get an error.
+        whose lines are reverted wait for a sync, and get an error.
         """
         written = self._written
         try:
@@ -125,20 +127,20 @@ class Log:
         self.durable = written
 
     def _clean(self) -> None:
-        """Truncates what a failure has left a part of; with `_writing` held."""
+        """Truncates the remains of a failure; with `_writing` held."""
         if self._dirty:
             os.ftruncate(self._file.fileno(), self._written - self._begin)
             self._dirty = False
 
     def _turn(self) -> None:
-        """Begins a new file, once all of the last one is durable; with both locks held."""
+        """Begins a new file, once the last one is durable; with both locks held."""
         if self.durable < self._written:
             self._sync()
         last = self._file, self._begin
         self._begin = self._written
         try:
             self._file = self._open()
-            _sync(self._folder)
+            sync_folder(self._folder)
         except OSError:
             self._path().unlink(missing_ok=True)
             self._file, self._begin = last
@@ -146,7 +148,7 @@ class Log:
         last[0].close()
 
     def release(self, position: int) -> None:
-        """What is before a position is not needed any more."""
+        """Allows to remove what is before a position."""
         with self._writing:
             self._released = max(self._released, position)
             found = _files(self._folder)
@@ -155,7 +157,7 @@ class Log:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """No more is added; closing it again does nothing."""
+        """Closes the log; closing it again does nothing."""
         with self._syncing, self._writing:
             if not self._file.closed:
                 os.fsync(self._file.fileno())
@@ -163,7 +165,7 @@ class Log:
 
 
 def pieces(folder: Path, start: int, end: int) -> Iterator[tuple[str, int, int, int]]:
-    """The files that hold a range: path, position of the first byte, and the part of the range in it."""
+    """The files of a range: path, position of its first byte, start and end."""
     found = _files(folder)
     for index, (begin, path) in enumerate(found):
         last = found[index + 1][0] if index + 1 < len(found) else end
@@ -174,17 +176,3 @@ def pieces(folder: Path, start: int, end: int) -> Iterator[tuple[str, int, int, 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in folder.glob("*.jsonl") if path.stem.isdecimal())
-
-
-def _write_all(file: FileIO, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

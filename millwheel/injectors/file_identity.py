@@ -1,9 +1,8 @@
-"""Which file a file is, whatever its name is now: log files are rotated by renaming them."""
+"""The identity of a file across renames: log files are rotated by renaming them."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import itertools
 import os
 import re
@@ -13,16 +12,18 @@ from typing import NamedTuple
 
 import xxhash
 
-_LONGEST = 1 << 10  # bytes that a fingerprint covers: a line of a log, or a good part of it
+from millwheel.injectors.packed import DAMAGES, CutShort, unpacked
+
+_LONGEST = 1 << 10  # bytes of a fingerprint: a line of a log, or most of it
 _STEP = 1 << 20
 _SUFFIX = re.compile(r"#([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]{16})")
 
 
 class Identity(NamedTuple):
-    """A file: where it was first seen, its device and inode, and a fingerprint of its first bytes.
+    """A file: its first path, device and inode, and a fingerprint of its start.
 
-    A renamed file keeps inode and fingerprint. One that was copied back, or whose disk has another number
-    since the machine was started, keeps path and fingerprint. An inode that was given to another file
+    A renamed file keeps inode and fingerprint. One that was restored from a copy, or whose disk has another
+    number since a restart, keeps path and fingerprint. An inode that was reused by another file
     has another fingerprint.
 
     >>> Identity.parse("/logs/a.jsonl#2-fe01-9-00000000000000ff")
@@ -37,17 +38,17 @@ class Identity(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As the name of a partition; `parse` is its inverse."""
+        """The name of its partition; `parse` is its inverse."""
         return f"{self.path}#{self.inode:x}-{self.device:x}-{self.length:x}-{self.digest}"
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it is on which disk."""
+        """Its device and inode."""
         return self.inode, self.device
 
     @classmethod
     def parse(cls, name: str) -> Identity:
-        """The identity that a partition's name carries; of a bare path, the path is all that is known."""
+        """The identity in a partition's name; a bare path has nothing but the path."""
         path, mark, rest = name.rpartition("#")
         found = _SUFFIX.fullmatch(mark + rest)
         if not path or found is None:
@@ -56,21 +57,24 @@ class Identity(NamedTuple):
         return cls(path, int(inode, 16), int(device, 16), int(length, 16), digest)
 
     def begins(self, path: str) -> bool:
-        """Whether a file begins with the bytes that this one began with."""
+        """Whether a file begins with the same bytes as this one."""
         with open(path, "rb", buffering=0) as file:
             return _digest(file.read(self.length)) == self.digest
 
     def begins_packed(self, path: str) -> bool:
-        """Whether a gzip file, unpacked, begins so: a log that was packed after it was rotated."""
+        """Whether a packed file, unpacked, begins so: a log packed after its rotation."""
+        data = b""
         try:
-            with gzip.open(path, "rb") as file:
-                return _digest(file.read(self.length)) == self.digest
+            with open(path, "rb") as plain, unpacked(path, plain) as file:
+                while len(data) < self.length and (more := file.read(self.length - len(data))):
+                    data += more
         except (OSError, EOFError, zlib.error):
             return False
+        return _digest(data) == self.digest
 
     def find(self, others: Iterable[str]) -> str | None:
-        """Where the file is now: at its path, or renamed to one of ``others``, or copied to its path."""
-        for path in itertools.chain([self.path], others):  # the others are asked for only if need be
+        """The current path: its own, one of ``others`` after a rename, or of a copy."""
+        for path in itertools.chain([self.path], others):  # the others are listed only if needed
             try:
                 stat = os.stat(path)
                 if (stat.st_ino, stat.st_dev) == self.place and self.begins(path):
@@ -84,9 +88,10 @@ class Identity(NamedTuple):
 
 
 def identify(path: str, stat: os.stat_result, end: int, lines: int | None) -> Identity:
-    """The identity of a file that has at least ``end`` bytes, by its first ``lines`` (None: it has none).
+    """The identity of a file of ``end`` bytes or more, by its first ``lines``.
 
-    Of a log the first line is enough, and what comes behind it may be fixed as long as it is not read.
+    The first line of a log is enough, and the rest may be fixed as long as it is not read. None: it has no
+    lines.
     """
     with open(path, "rb", buffering=0) as file:
         data = file.read(min(end, _LONGEST))
@@ -95,11 +100,27 @@ def identify(path: str, stat: os.stat_result, end: int, lines: int | None) -> Id
     return Identity(path, stat.st_ino, stat.st_dev, len(data), _digest(data))
 
 
+def packs(path: str, other: str) -> bool:
+    """Whether a packed file, finished or not, has the first kilobyte of another, or the beginning of it."""
+    data, whole = b"", False
+    with open(path, "rb") as plain, unpacked(path, plain) as file:
+        try:
+            while len(data) < _LONGEST and (more := file.read1(_LONGEST - len(data))):  # type: ignore[attr-defined]
+                data += more
+            whole = True
+        except (EOFError, CutShort):
+            pass
+        except DAMAGES:
+            return False
+    with open(other, "rb", buffering=0) as original:
+        return original.read(len(data)) == data and (bool(data) or not whole)
+
+
 def unpacked_size(path: str) -> int:
-    """How many bytes a gzip file unpacks to; of a damaged one, up to where it is damaged."""
+    """The unpacked size of a gzip file; of a damaged one, up to the damage."""
     size = 0
-    with gzip.open(path, "rb") as file, contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile):
-        while data := file.read1(_STEP):
+    with open(path, "rb") as plain, unpacked(path, plain) as file, contextlib.suppress(*DAMAGES):
+        while data := file.read1(_STEP):  # type: ignore[attr-defined]  # as all of these have
             size += len(data)
     return size
 

@@ -12,9 +12,9 @@ from millwheel.model.time import MAX_TIME, MIN_TIME
 
 
 class Generator(Injector):
-    """Injects ``make(i)`` for i = 0, 1, 2, ...: as fast as they are taken, or ``rate`` in a second.
+    """Injects ``make(i)`` for i = 0, 1, 2, ...: unlimited, or ``rate`` a second.
 
-    ``make`` must give the same record for the same i, as an epoch that failed reads it again. The low
+    ``make`` must return the same record for the same i, as an epoch that failed reads it again. The low
     watermark stays ``slack`` behind the newest timestamp, and goes to the end with the last of ``count``.
 
     >>> injector = Generator(lambda i: Record(value=i, timestamp=i), count=10)
@@ -52,7 +52,7 @@ class Generator(Injector):
         return {str(number): self._end(number) for number in range(self._partitions)}
 
     def _end(self, number: int) -> int:
-        """Partition p of n has the records p, p + n, p + 2n, ...; offsets count them."""
+        """The end offset: partition p of n has records p, p + n, p + 2n, ..."""
         last = self._count
         if self._rate is not None:
             if self._started is None:
@@ -61,7 +61,7 @@ class Generator(Injector):
             made = already + int((time.monotonic() - since) * self._rate)
             last = made if last is None else min(last, made)
         if last is None:
-            return self._committed.get(str(number), 0) + _READY_AT_ONCE
+            return self._committed.get(str(number), 0) + READY_AT_ONCE
         return max((last - number + self._partitions - 1) // self._partitions, 0)
 
     def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
@@ -84,4 +84,4 @@ class Generator(Injector):
         self._committed.update(offsets)
 
 
-_READY_AT_ONCE = 10_000_000  # of an endless generator: more than any epoch takes
+READY_AT_ONCE = 10_000_000  # of an endless generator: more than any epoch reads

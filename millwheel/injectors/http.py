@@ -1,4 +1,4 @@
-"""Records that come by HTTP: a POST is answered when they are durable in a log of the injector's own."""
+"""Records by HTTP: a POST is answered when they are durable in a log."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from millwheel.model.time import DAY, MIN_TIME, MINUTE, SECOND
 logger = logging.getLogger("millwheel")
 
 _PARTITION = "log"
-_SLACK = 10 * SECOND  # that records may be out of order, where the user says nothing
+_SLACK = 10 * SECOND  # the default for how far records may be out of order
 _MAX_BODY = 8 << 20  # bytes of one POST
-_MAX_PENDING = 256 << 20  # bytes that wait to be injected before callers are told to wait
-_LINE = 100  # bytes of a record, before any was seen; it sizes epochs, nothing else
-_TIMEOUT = 30.0  # seconds that a caller may take to send its headers, and then its body
-# The second is what curl -d and urllib call everything. A form of a page has it too, and then an Origin.
+_MAX_PENDING = 256 << 20  # bytes not injected yet, above which callers get 429
+_LINE = 100  # assumed bytes of a record; used for the size of epochs only
+_TIMEOUT = 30.0  # seconds for a caller to send its headers, and then its body
+# The second is the default of curl -d and urllib. A form of a page has it too, and then an Origin.
 _TYPES = ("application/json", "application/x-www-form-urlencoded")
 _CONNECTIONS = 256  # at the same time: each has a thread
 
 
 class Http(Injector):
-    """Listens on a port: a POST of a JSON object, or of an array of them, injects records.
+    """Listens on a port: a POST of a JSON object, or of an array, injects records.
 
-    200 says that all of them are durable in the injector's log; 400 that one is bad, with the reason, and
-    that none was taken; 413 that the body is larger than ``max_body`` bytes; 429 that ``max_pending`` bytes
-    wait already; 503 that the log cannot be written, or that ``max_connections`` are open. A caller that got
-    no answer sends again: with ``id``, a record that comes twice is processed once. Headers, and then the
+    200: all of them are durable in the injector's log. 400: one is bad, with the reason, and none was
+    accepted. 413: the body is larger than ``max_body`` bytes. 429: ``max_pending`` bytes are not injected
+    yet. 503: the log cannot be written, or ``max_connections`` are open. A caller without an
+    answer sends again: with ``id``, a record that is sent twice is processed once. Headers, and then the
     body, may take ``timeout`` seconds each.
 
     ``timestamp`` names the field with the event time, in ``unit``; without it, it is the time of arrival,
-    and the value may be any JSON. It listens on loopback; wider (``host="0.0.0.0"``) only with a ``token``,
-    which callers give as ``Authorization: Bearer TOKEN``. Put a proxy that speaks TLS before it. Without a
+    and the value may be any JSON. It listens on loopback; on other interfaces (``host="0.0.0.0"``) only with
+    a ``token``, which callers send as ``Authorization: Bearer TOKEN``. Use a proxy for TLS. Without a
     token only programs of this machine may send, not pages in its browsers: 403 for another name in ``Host``
     and for an ``Origin``, 415 for a ``Content-Type`` such as ``text/plain``, which a page may send unasked.
 
@@ -77,7 +77,7 @@ class Http(Injector):
     ) -> None:
         units.check_name(unit, "Http")
         if not token and not is_loopback(host):
-            raise InputError(f"Http: whoever listens on {host} needs a token=, which callers must give")
+            raise InputError(f"Http: to listen on {host} it needs a token=, which callers must send")
         self._port = port
         self._host = host
         self._token = token
@@ -101,12 +101,12 @@ class Http(Injector):
         return f"Http({self._port}, host={self._host!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: where the log is, and not the token."""
+        """The attributes that a task needs: the log's folder, not the token."""
         return {**self.__dict__, "_log": None, "_server": None, "_token": None, "_wake": _nobody}
 
     @property
     def port(self) -> int:
-        """Where it listens; of interest where it was made with port 0."""
+        """The port it listens on; useful if it was made with port 0."""
         return self._server.server_address[1] if self._server is not None else self._port
 
     def begin(self, origin: str, name: str) -> None:
@@ -146,7 +146,7 @@ class Http(Injector):
         if position > self._log.durable:
             raise InputError(
                 f"{self!r}: its log in {self._folder} was lost, or is another one's: it ends at "
-                f"{self._log.durable:,}, and {position:,} bytes were read; bring it back, or take a new store"
+                f"{self._log.durable:,}, and {position:,} bytes were read; restore it, or use a new store"
             )
         self._log.release(position)
 
@@ -172,14 +172,14 @@ class Http(Injector):
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
         reader = Reader(self._timestamp or "t", self._id, self._unit if self._timestamp else "us", "jsonl")
         for path, begin, first, last in pieces(self._folder, start or 0, end):
-            for batch in reader.batches(path, first - begin, last - begin):
+            for batch in reader.records(path, first - begin, last - begin):
                 if self._timestamp is None:
                     values = [value["v"] for value in batch.values]
                     batch = RecordBatch(batch.timestamps, values, batch.ids, None, batch.bad)
                 yield batch
 
     def take(self, body: bytes) -> int:
-        """Makes the records of a body durable; how many there were. A `BadLine` says what is wrong."""
+        """Makes the records of a body durable; returns their number; may raise `BadLine`."""
         try:
             found = orjson.loads(body)
         except ValueError as error:
@@ -193,8 +193,8 @@ class Http(Injector):
                 lines.append(self._line(record))
             except BadLine as error:
                 raise BadLine(f"record {number}: {error}") from None
-            except TypeError as error:  # JSON that can be read, and not written: hundreds of levels
-                raise BadLine(f"record {number}: it cannot be kept ({error})") from None
+            except TypeError as error:  # JSON that can be decoded but not encoded: hundreds of levels
+                raise BadLine(f"record {number}: it cannot be stored ({error})") from None
         assert self._log is not None
         if self._unit is None and self._timestamp is not None and not self._log.durable:
             try:
@@ -233,7 +233,7 @@ class Http(Injector):
         return id
 
     def check(self, headers: Message) -> None:
-        """Raises `Refused` for a caller that may not send."""
+        """Raises `Refused` for a caller without permission."""
         if self._token:
             given = headers.get("Authorization", "").removeprefix("Bearer ")
             if not matches(given, self._token):
@@ -241,7 +241,7 @@ class Http(Injector):
             return
         reason = foreign(headers, browsers=False)
         if reason is not None:
-            raise Refused(HTTPStatus.FORBIDDEN, f"{reason}; with token= callers of any kind can be let in")
+            raise Refused(HTTPStatus.FORBIDDEN, f"{reason}; with token= any caller can be admitted")
         kind = headers.get_content_type()
         if "Content-Type" in headers and kind not in _TYPES and not kind.endswith("+json"):
             reason = f"the body is {kind}: send JSON with Content-Type: application/json (curl --json)"
@@ -249,7 +249,7 @@ class Http(Injector):
 
 
 def _nobody() -> None:
-    """Nobody waits for records."""
+    """Does nothing: no one waits for records."""
 
 
 def _handler(injector: Http) -> type[Handler]:

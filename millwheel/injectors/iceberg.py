@@ -1,4 +1,4 @@
-"""Iceberg tables that are appended to, as injectors."""
+"""Iceberg tables with appends, as injectors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from millwheel.model.time import DAY, MINUTE
 
 
 class Iceberg(TableLog):
-    """Injects the rows of an Iceberg table, and those that are appended to it, each once.
+    """Injects the rows of an Iceberg table, and those appended to it, each once.
 
     ``catalog`` is the name of a catalog in pyiceberg's configuration, or its properties; ``table`` is
     ``"namespace.name"``. A value is a dict of the columns; ``timestamp`` names the one with the event time
-    (of a type of time, or in ``unit``), ``id`` one whose value names a record, if there is one.
+    (of a time type, or in ``unit``), ``id`` one with a unique name of a record, if there is one.
 
     The table is read as it is when the pipeline first starts, then snapshot by snapshot. `millwheel.run`
-    reads to the snapshot that is current when it begins; `millwheel.start` follows the table, with a
+    reads to the current snapshot at its start; `millwheel.start` follows the table, with a
     watermark that stays ``slack`` behind the newest timestamp. Snapshots that only rewrite rows
-    (``replace``) are passed over; one that removes or changes rows is an error.
+    (``replace``) are skipped; one that removes or changes rows is an error.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Iceberg(TableLog):
 
 
 class IcebergLog:
-    """The snapshots of an Iceberg table; a version is the sequence number of one."""
+    """The snapshots of an Iceberg table; a version is a sequence number."""
 
     def __init__(self, catalog: Catalog, table: str, name: str) -> None:
         self._catalog = catalog
@@ -63,7 +63,7 @@ class IcebergLog:
         self._table: Any = None
 
     def _load(self) -> Any:
-        """Return the table as it is now."""
+        """Return the current table."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -84,7 +84,7 @@ class IcebergLog:
             return None
         if table.format_version < 2:
             raise InputError(
-                f"{self._name}: it is of version 1 of the format, whose snapshots have no numbers: upgrade "
+                f"{self._name}: it has format version 1, whose snapshots have no numbers: upgrade "
                 "it (format-version=2)"
             )
         return int(current.sequence_number)
@@ -95,7 +95,7 @@ class IcebergLog:
         return [field.name for field in table.schema().fields]
 
     def _snapshots(self) -> dict[int, Any]:
-        """Return the snapshots that lead to the current one, by sequence number."""
+        """Return the ancestors of the current snapshot, by sequence number."""
         found: dict[int, Any] = {}
         snapshot = self._table.current_snapshot()
         while snapshot is not None:
@@ -112,12 +112,12 @@ class IcebergLog:
             if version in found:
                 return found[version]
         raise InputError(
-            f"{self._name}: the snapshot with the sequence number {version} is gone before it was read: "
-            "expire snapshots later, or take a new store, which begins with the table as it is"
+            f"{self._name}: the snapshot with the sequence number {version} was removed before it was read: "
+            "expire snapshots later, or use a new store, which begins with the table as it is"
         )
 
     def following(self, after: int, through: int) -> list[int]:
-        """Return the snapshots behind one. One that is gone, and all before it, cannot be read."""
+        """Return the snapshots after one; none before an expired one can be read."""
         if through > after:
             self._snapshot(through)
         found = self._snapshots() if self._table is not None else {}
@@ -129,14 +129,14 @@ class IcebergLog:
         return sorted(number for number in found if after < number <= through)
 
     def files(self, version: int, *, whole: bool) -> list[DataFile]:
-        """Return the files that a snapshot added, by path, or all of the table's, the oldest first."""
+        """Return the files that a snapshot added, or all, the oldest first, by path."""
         snapshot = self._snapshot(version)
         try:
             if whole:
                 tasks = list(self._table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
                 if any(task.delete_files for task in tasks):
                     raise InputError(
-                        f"{self._name}: rows of it are deleted by delete files: rewrite them first "
+                        f"{self._name}: it has delete files, which are not supported: rewrite them first "
                         "(rewrite_data_files), or inject it with SparkTable"
                     )
                 return [self._file(task.file) for task in sorted(tasks, key=lambda task: task.file.file_path)]
@@ -146,8 +146,8 @@ class IcebergLog:
             if operation != "append":
                 raise InputError(
                     f"{self._name}: the snapshot {snapshot.snapshot_id} removes or changes rows "
-                    f"({operation}), and what was injected cannot be taken back: inject tables that are "
-                    "appended to"
+                    f"({operation}), and injected records cannot be retracted: inject tables that only grow "
+                    "by appends"
                 )
             return sorted(self._file(file) for file in self._added(snapshot))
         except Exception as error:
@@ -169,7 +169,7 @@ class IcebergLog:
         return DataFile(file.file_path, int(file.record_count), _Whole(file))
 
     def read(self, file: DataFile) -> Iterator[Any]:
-        """Yield the rows of a file, with the columns that the table has now."""
+        """Yield the rows of a file, with the current columns of the table."""
         from pyiceberg.expressions import AlwaysTrue
         from pyiceberg.io.pyarrow import ArrowScan
         from pyiceberg.table import FileScanTask
@@ -181,7 +181,7 @@ class IcebergLog:
             yield from scan.to_record_batches([FileScanTask(file.details.file)])
         except FileNotFoundError as error:
             raise InputError(
-                f"{self._name}: {file.path} is gone before it was read: expire snapshots later"
+                f"{self._name}: {file.path} was removed before it was read: expire snapshots later"
             ) from error
         except Exception as error:
             raise self._error(error) from None
@@ -190,11 +190,11 @@ class IcebergLog:
         if isinstance(error, InputError):
             return error
         text = hide(error, self._catalog.secrets()).strip()
-        return InputError(f"{self._name}: the table cannot be read ({text}): bring it back, and run again")
+        return InputError(f"{self._name}: the table cannot be read ({text}): restore it, and run again")
 
 
 class _Whole:
-    """A data file of pyiceberg, which has no order: files are sorted by their paths, which differ."""
+    """A data file of pyiceberg, without an order: files are sorted by path."""
 
     def __init__(self, file: Any) -> None:
         self.file = file

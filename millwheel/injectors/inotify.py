@@ -1,6 +1,6 @@
-"""Which files of a folder have changed, as the kernel reports it (Linux's inotify).
+"""Changed files of a folder, as the kernel reports them (Linux's inotify).
 
-Where there is no inotify, or where it does not see everything (file systems of the network, links), a folder
+Without inotify, or if it does not see everything (network file systems, links), a folder
 is polled.
 """
 
@@ -24,8 +24,8 @@ _WANTED = _FILES | _MOVED_FROM | _DELETE | _DELETE_SELF | _MOVE_SELF
 _GONE = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _IGNORED
 _EVENT = struct.Struct("iIII")
 _END = b"."
-_POLLED = 0.05  # seconds between calls for a folder that cannot be watched any more
-_LOCAL = {
+_POLLED = 0.05  # seconds between polls of a folder that can no longer be watched
+LOCAL = {
     "ext2",
     "ext3",
     "ext4",
@@ -39,17 +39,17 @@ _LOCAL = {
     "ramfs",
     "overlay",
 }
-"""File systems of which every change passes this kernel."""
+"""File systems whose changes all pass through this kernel."""
 
 
 class Watch:
-    """A folder that is watched, in a thread of its own.
+    """A watched folder, with a thread of its own.
 
-    Invariant: a change of a file that matches is in `changes`, or will be, and ``wake`` is called then.
+    Invariant: a change of a matching file is in `changes`, or will be, and ``wake`` is called then.
     """
 
     def __init__(self, pattern: str, wake: Callable[[], None]) -> None:
-        """Raises `OSError` where the folder of the pattern cannot be watched."""
+        """Raises `OSError` if the folder of the pattern cannot be watched."""
         folder, name = os.path.split(pattern)
         if not sys.platform.startswith("linux") or glob.has_magic(folder) or not _is_local(folder):
             raise OSError(f"{folder} is polled")
@@ -70,19 +70,19 @@ class Watch:
         self._thread.start()
 
     def changes(self) -> set[str] | None:
-        """The paths that were made or written since the last call; None: any of them may have been."""
+        """The paths created or written since the last call; None: any may have been."""
         with self._lock:
             found = self._changed
             self._changed = None if self._lost.is_set() else set()
         return found
 
     def lose(self) -> None:
-        """From now on changes may be missed: the folder is polled."""
+        """Gives up watching: changes may be missed, and the folder is polled."""
         with self._lock:
             self._changed = None
         if not self._lost.is_set():
             self._lost.set()
-            os.write(self._pipe[1], b" ")  # the thread waits no longer for events alone
+            os.write(self._pipe[1], b" ")  # wakes the thread
 
     def close(self) -> None:
         os.write(self._pipe[1], _END)
@@ -110,7 +110,7 @@ class Watch:
         return int(_POLLED * 1000) if self._lost.is_set() else None
 
     def _take(self, data: bytes) -> bool:
-        """Notes events; whether any of them matters."""
+        """Records events; returns whether any of them matters."""
         matters = False
         place = 0
         while place < len(data):
@@ -135,7 +135,7 @@ class Watch:
 
 
 def _call(name: str, *arguments: object) -> int:
-    """Calls the C library, and raises `OSError` where it fails."""
+    """Calls the C library; raises `OSError` if it fails."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         raise OSError(f"this system has no {name}")
@@ -147,7 +147,7 @@ def _call(name: str, *arguments: object) -> int:
 
 
 def _is_local(folder: str) -> bool:
-    """Whether a folder is on a file system of this machine."""
+    """Whether a folder is on a local file system."""
     path = os.path.realpath(folder)
     best, kind = "", ""
     with open("/proc/self/mountinfo") as mounts:
@@ -157,4 +157,4 @@ def _is_local(folder: str) -> bool:
             inside = path == place or path.startswith(place.rstrip("/") + "/")
             if inside and len(place) >= len(best):
                 best, kind = place, fields[fields.index("-") + 1]
-    return kind in _LOCAL
+    return kind in LOCAL

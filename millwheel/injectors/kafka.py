@@ -1,7 +1,7 @@
-"""Topics of Kafka. A partition of a topic is a partition, its offset Kafka's own.
+"""Kafka topics. A Kafka partition is a partition, with Kafka's offsets.
 
-The offsets that count are those in the store, journaled with the epoch; those that are committed to Kafka
-after it are for people and tools that look at the group's lag.
+The offsets that count are those in the store, journaled with the epoch; they are committed to Kafka
+afterwards for people and tools that watch the group's lag.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from millwheel.errors import InputError
 from millwheel.injectors import units
 from millwheel.injectors.kafka_wait import Waiter
 from millwheel.injectors.messages import Convert, Converter, Cursor
+from millwheel.model.extras import import_extra
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.secrets import hide, is_secret
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
 logger = logging.getLogger("millwheel.kafka")
 
-_SLACK = 10 * SECOND  # that messages of one partition may be out of order, where the user says nothing
-_PATIENCE = 60.0  # seconds that brokers may be away
-_LOOK_EVERY = 30.0  # seconds between looks for new partitions
-_BACKOFF_MS = 1_000  # between attempts to connect: ten seconds, as by default, make a restart long
-_FETCH_WAIT_MS = 50  # that a broker waits for more: a range that ends in a transaction's marker takes as long
-_AGAIN = 0.1  # seconds between two questions to brokers that are away
-_REQUEST = 5.0  # seconds that one request may take: the driver does nothing else meanwhile
+_SLACK = 10 * SECOND  # the default for how far messages of a partition may be out of order
+_PATIENCE = 60.0  # seconds to wait for brokers
+_LOOK_EVERY = 30.0  # seconds between checks for new partitions
+_BACKOFF_MS = 1_000  # between attempts to connect: the default of ten seconds makes a restart slow
+_FETCH_WAIT_MS = 50  # that a broker waits for more: a range that ends in a transaction marker takes this long
+_AGAIN = 0.1  # seconds between requests to unavailable brokers
+_REQUEST = 5.0  # seconds for one request, which blocks the driver
 
 
 class Kafka(Injector):
     """Injects the messages of one topic or several.
 
-    ``servers`` is the list of brokers (``host:port,host:port``), ``settings`` what else the client needs
-    (``security.protocol``, ``sasl.password`` ...). ``value`` says what a message becomes: ``json`` (the
+    ``servers`` is the list of brokers (``host:port,host:port``), ``settings`` other settings of the client
+    (``security.protocol``, ``sasl.password`` ...). ``value`` is how a message is decoded: ``json`` (the
     default), ``text``, ``bytes``, or a function of a `Message` (topic, partition, offset, key, value,
-    timestamp, headers) that returns a value, a `Record`, or None for a message that is none.
+    timestamp, headers) that returns a value, a `Record`, or None for a message without a record.
 
     A record's key is the message's key, for `by_key`. Its timestamp is the message's, or with ``timestamp``
     that field of the value, in ``unit``. The watermark of a partition stays ``slack`` behind its newest
-    timestamp; one that is silent for ``idle_after`` (of wall time) holds the watermark no more.
+    timestamp; one that is idle for ``idle_after`` (of wall time) no longer holds the watermark.
 
-    Each message is injected once, whatever crashes. Only messages of committed transactions are read.
-    Brokers that go away are waited for, for ``patience`` seconds. A topic that disappears, or is made anew,
-    and messages that were deleted before they were read, are errors that say so.
+    Each message is injected once, across crashes. Only messages of committed transactions are read.
+    Unavailable brokers are waited for, for ``patience`` seconds. A topic that disappears, or is created
+    again, and messages that were deleted before they were read, are errors.
 
-    `millwheel.start` follows the topic; `millwheel.run` reads to where it ends when the run begins.
+    `millwheel.start` follows the topic; `millwheel.run` reads to its end at the start of the run.
 
-    ``start`` says where a store that has read nothing of the topic yet begins: at its oldest message, or with
-    ``latest`` behind its newest one. From then on the store knows, and ``start`` says nothing any more;
-    partitions that the topic gets later are read from their oldest message on.
+    ``start`` is where a store that has read nothing of the topic yet begins: at its oldest message, or with
+    ``latest`` after its newest one. From then on the store has the offset, and ``start`` is ignored;
+    partitions that are added later are read from their oldest message on.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Kafka(Injector):
         self._servers = servers
         self._start = start
         self._topics = [topic] if isinstance(topic, str) else list(topic)
-        self._convert = Converter(value, timestamp, unit, id)
+        self.converter = Converter(value, timestamp, unit, id)
         self._unchecked = timestamp if unit is None and not callable(value) else None
         self._group = group
         self._follow = follow
@@ -109,7 +110,7 @@ class Kafka(Injector):
         return f"Kafka({self._servers!r}, {', '.join(self._topics)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: no client, and nothing that only the driver knows."""
+        """The attributes that a task needs: no client, and nothing of the driver's."""
         state = dict(self.__dict__)
         for name in ("_client", "_consumer", "_waiter", "_lows", "_firsts", "_ends", "_read", "_partitions"):
             state.pop(name)
@@ -156,7 +157,7 @@ class Kafka(Injector):
         self._client = self._consumer = None
 
     def _look(self, patience: float = _REQUEST) -> None:
-        """Which partitions there are."""
+        """Reads the list of partitions."""
         found = []
         for topic in self._topics:
             metadata = self._consumer.list_topics(topic, timeout=patience).topics[topic]
@@ -180,17 +181,17 @@ class Kafka(Injector):
                     self._waiter.arm({_parse(name): end for name, end in before.items()})
             except kafka.KafkaException as error:
                 self._away(error)
-                if self.bounded:  # a run that does not know where the topic ends cannot begin
+                if self.bounded:  # a run needs the end of the topic to begin
                     time.sleep(_AGAIN)
                     continue
             break
         return self._shown()
 
     def _shown(self) -> dict[str, Offset]:
-        """Of a partition with nothing in it, only that it is there.
+        """The partitions; an empty one without an end.
 
-        With ``start="latest"`` a partition is first read from None to where it begins, which gives no
-        messages and journals the place: it must not be another one after a restart.
+        With ``start="latest"`` a partition is first read from None to its start, which gives no
+        messages and journals the offset: it must be the same after a restart.
         """
         if self._start == "latest":
             return {name: max(end, self._firsts[name]) for name, end in self._ends.items()}
@@ -219,13 +220,13 @@ class Kafka(Injector):
                 raise kafka.KafkaException(
                     kafka.KafkaError(
                         kafka.KafkaError.OFFSET_OUT_OF_RANGE,
-                        f"{name} ends at {end:,}, and was read to {known:,}: was the topic made anew?",
+                        f"{name} ends at {end:,}, and was read to {known:,}: was the topic created again?",
                     )
                 )
         self._ends.update(ends)
 
     def _away(self, error: Any) -> None:
-        """Brokers are away, or a leader is: what is known stays, for some time."""
+        """Handles unavailable brokers or leaders: the last answer stays valid."""
         kafka = import_kafka()
         if error.args[0].code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
             with contextlib.suppress(kafka.KafkaException):
@@ -262,7 +263,7 @@ class Kafka(Injector):
     def lost(self, offsets: Mapping[str, Offset]) -> str | None:
         kafka = import_kafka()
         if self._start == "latest":
-            return 'it has no beginning: it was begun at the end of the topic (start="latest")'
+            return 'it has no beginning: it started at the end of the topic (start="latest")'
         wanted = {kafka.TopicPartition(*_parse(name)): kafka.admin.OffsetSpec.earliest() for name in offsets}
         try:
             answers = self._client.list_offsets(wanted, request_timeout=_REQUEST)
@@ -280,7 +281,7 @@ class Kafka(Injector):
 
     @property
     def lag(self) -> dict[str, int]:
-        """By partition: messages that are there and not read yet; in the driver."""
+        """By partition: the number of messages not read yet; in the driver."""
         return {name: self.size(name, self._read.get(name), end) for name, end in self._ends.items()}
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
@@ -297,21 +298,21 @@ class Kafka(Injector):
         if start is None and self._start == "latest":
             return
         place = (self._servers, self._group, repr(sorted(self._settings.items())), partition)
-        cursor = _cursors.get(place)
+        cursor = cursors.get(place)
         if cursor is None:
-            cursor = _cursors[place] = Cursor(self._config(), *_parse(partition))
+            cursor = cursors[place] = Cursor(self._config(), *_parse(partition))
         try:
-            batches: Iterable[RecordBatch] = map(self._convert, cursor.read(start, end, self._patience))
+            batches: Iterable[RecordBatch] = map(self.converter, cursor.read(start, end, self._patience))
             if start is None and self._unchecked is not None:
                 batches = units.checked(batches, self._unchecked, f"partition {partition}")
             yield from batches
         except InputError as error:
-            _cursors.pop(place, None)
+            cursors.pop(place, None)
             secrets = [str(value) for name, value in self._settings.items() if is_secret(name)]
             raise InputError(f"{self!r}: {hide(error, secrets)}") from None
 
 
-_cursors: dict[tuple[Any, ...], Cursor] = {}
+cursors: dict[tuple[Any, ...], Cursor] = {}
 
 
 def _name(topic: str, partition: int) -> str:
@@ -324,13 +325,5 @@ def _parse(name: str) -> tuple[str, int]:
 
 
 def import_kafka() -> Any:
-    """The package confluent_kafka, or an `InputError` that says how to get it."""
-    try:
-        import confluent_kafka
-        import confluent_kafka.admin
-    except ImportError as error:
-        raise InputError(
-            f"Kafka needs confluent-kafka, which cannot be imported ({error}): "
-            "pip install 'millwheel-spark[kafka]'"
-        ) from error
-    return confluent_kafka
+    """The package confluent_kafka; an `InputError` with the fix if it is missing."""
+    return import_extra("Kafka needs", "kafka", "confluent_kafka", "confluent_kafka.admin", error=InputError)

@@ -1,4 +1,4 @@
-"""Waits for messages of Kafka, so that the driver need not ask the brokers again and again."""
+"""Waits for Kafka messages, so that the driver need not poll the brokers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 logger = logging.getLogger("millwheel.kafka")
 
-_FETCH_KB = 16  # that are fetched ahead: the messages are read elsewhere, here it matters that they come
+_FETCH_KB = 16  # fetched ahead: the messages are read elsewhere, here only their arrival matters
 _WAIT_MS = 500  # that a broker waits for a message; a new one is answered at once
-_CHECK_EVERY = 0.2  # seconds between checks whether the wait is still wanted
+_CHECK_EVERY = 0.2  # seconds between checks whether to continue waiting
 _AGAIN = 0.1  # seconds after an error
 
 Places = Mapping[tuple[str, int], int]
-"""By topic and partition: the offset behind the last message that is known."""
+"""By topic and partition: the offset after the last known message."""
 
 
 class Waiter:
-    """Calls once when a message comes behind the offsets that it was last given, in a thread of its own."""
+    """Calls once, from its thread, when a message arrives after the given offsets."""
 
     def __init__(self, kafka: Any, config: Mapping[str, Any], wake: Callable[[], None]) -> None:
         self._kafka = kafka
@@ -42,7 +42,7 @@ class Waiter:
         self._thread.start()
 
     def arm(self, places: Places) -> None:
-        """Waits behind these offsets, unless it does already."""
+        """Waits after these offsets, unless it does already."""
         with self._lock:
             if self._armed != places:
                 self._wanted = self._armed = dict(places)
@@ -65,10 +65,8 @@ class Waiter:
                     if message is not None and message.error() is None:
                         self._came()
                         break
-            except (
-                self._kafka.KafkaException
-            ) as error:  # brokers that are away: the driver polls all the same
-                logger.debug("messages cannot be waited for: %s", error)
+            except self._kafka.KafkaException as error:  # unavailable brokers: the driver polls in any case
+                logger.debug("waiting for messages failed: %s", error)
                 threading.Event().wait(_AGAIN)
 
     def _next(self) -> Places | None:
@@ -83,7 +81,7 @@ class Waiter:
             return self._closed or self._wanted is not None
 
     def _came(self) -> None:
-        """A message is there. What follows is not fetched until somebody waits again."""
+        """Handles an arrival; stops fetching until the next wait."""
         self._consumer.unassign()
         with self._lock:
             self._armed = self._wanted

@@ -1,4 +1,4 @@
-"""Lines of text into columns of records: JSON lines, CSV, and lines that the user's own function parses."""
+"""Lines of text to columns of records: JSON lines, CSV, and custom parsers."""
 
 from __future__ import annotations
 
@@ -6,28 +6,35 @@ import io
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import orjson
 
 from millwheel.errors import InputError
 from millwheel.injectors.csv_rows import Layout
 from millwheel.injectors.json_fields import read as read_fields
+from millwheel.injectors.json_fields import read_columns
 from millwheel.injectors.object_path import ObjectPath
 from millwheel.injectors.packed import DAMAGES, is_packed, unpacked
 from millwheel.injectors.units import BadLine, Unit, factor_of, to_time
+from millwheel.model.field_columns import FieldColumns
 from millwheel.model.injector import BadInput, FieldNames, RecordBatch
 from millwheel.model.record import Record
 
-Parse = Callable[[str], Any]
-"""A line without its end, into a value with fields, or a `Record`, or None for a line to be skipped."""
+if TYPE_CHECKING:
+    from millwheel.injectors.line_columns import LineColumns
 
-_CHUNK = 4 << 20  # bytes read and parsed at once
-_STEP = 1 << 16  # bytes unpacked at once: what is lost of a packed file that breaks off is less
+Parse = Callable[[str], Any]
+"""A line without its end to a dict, a `Record`, or None for a line to skip."""
+
+CHUNK = 4 << 20  # bytes read and parsed at once
+FEW = 4_096  # bytes of lines of which columns are not worth their fixed cost
+LINE = 1 << 16  # bytes of an object requested for one line
+_STEP = 1 << 16  # bytes unpacked at once: limits the loss of a truncated file
 
 
 class _Piece(io.RawIOBase):
-    """The bytes of a file from ``start`` to ``end``, all of them: what is appended meanwhile is not seen."""
+    """The bytes of a file from ``start`` to ``end``; later appends are not seen."""
 
     def __init__(self, path: str, start: int, end: int) -> None:
         self._file = open(path, "rb")  # noqa: SIM115 - closed with this
@@ -41,7 +48,7 @@ class _Piece(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(min(len(buffer), self._left))
         if self._left and len(buffer) and not data:
-            raise OSError(f"it shrank to less than the {self._end:,} bytes that it had")
+            raise OSError(f"it shrank below its {self._end:,} bytes")
         buffer[: len(data)] = data
         self._left -= len(data)
         return len(data)
@@ -51,15 +58,18 @@ class _Piece(io.RawIOBase):
         super().close()
 
 
-def _raw(path: str, start: int, end: int) -> io.RawIOBase:
-    return path.open_piece(start, end) if isinstance(path, ObjectPath) else _Piece(path, start, end)
+def _raw(path: str, start: int, end: int, first: int | None) -> io.RawIOBase:
+    return path.open_piece(start, end, first) if isinstance(path, ObjectPath) else _Piece(path, start, end)
 
 
 @contextmanager
-def open_piece(path: str, start: int, end: int) -> Iterator[IO[bytes]]:
-    """A piece of a file, unpacked where it is packed; an `InputError` names a file that cannot be read."""
+def open_piece(path: str, start: int, end: int, first: int | None = None) -> Iterator[IO[bytes]]:
+    """A piece of a file, unpacked if needed; an `InputError` if it cannot be read.
+
+    ``first`` are the bytes that the caller expects to read, of an object: the size of the first request.
+    """
     try:
-        with io.BufferedReader(_raw(path, start, end), 1 << 20) as plain:
+        with io.BufferedReader(_raw(path, start, end, first), 1 << 20) as plain:
             if is_packed(path):
                 with unpacked(path, plain) as packed:
                     yield packed
@@ -71,7 +81,7 @@ def open_piece(path: str, start: int, end: int) -> Iterator[IO[bytes]]:
 
 
 class Reader:
-    """Turns the lines of one format into batches."""
+    """Converts the lines of one format to batches."""
 
     def __init__(
         self,
@@ -94,13 +104,13 @@ class Reader:
 
     def batches(
         self, path: str, start: int, end: int, fields: Collection[str] | None = None
-    ) -> Iterator[RecordBatch]:
-        """The records of the lines from ``start`` to ``end``; of a packed file, of that piece of it.
+    ) -> Iterator[RecordBatch | FieldColumns]:
+        """The records of the lines from ``start`` to ``end``.
 
-        Where ``fields`` are given, the values of JSON lines may be left undecoded but for them.
+        With ``fields``, the other fields of JSON lines may be left undecoded.
 
-        A packed file that is cut short or damaged gives what can be unpacked of it, and then an error, or
-        bad input where that is to be diverted.
+        A packed file that is truncated or damaged gives what can be unpacked of it, and then an error, or
+        bad input if that is diverted.
         """
         try:
             yield from self._batches(path, start, end, fields)
@@ -109,21 +119,25 @@ class Reader:
                 raise
             yield RecordBatch([], [], bad=[BadInput(str(error), path)])
 
+    def records(self, path: str, start: int, end: int) -> Iterator[RecordBatch]:
+        """The same as whole records, all of them."""
+        return cast(Iterator[RecordBatch], self.batches(path, start, end))
+
     def first(self, path: str, end: int) -> int | None:
-        """The timestamp of the first record; None where the first line does not tell."""
+        """The timestamp of the first record; None if the first line has none."""
         try:
             header = self._header(path, end) if self._form == "csv" else []
-            with open_piece(path, 0, end) as file:
+            with open_piece(path, 0, end, LINE) as file:
                 if self._form == "csv" and self._layout.header is None:
                     file.readline()
-                batch = self._batch(file.readline(), header, None)
+                batch = self.batch_of(file.readline(), header, None)
         except InputError:
             return None
         return batch.timestamps[0] if batch.timestamps else None
 
     def _batches(
         self, path: str, start: int, end: int, fields: Collection[str] | None
-    ) -> Iterator[RecordBatch]:
+    ) -> Iterator[RecordBatch | FieldColumns]:
         header = self._header(path, end) if self._form == "csv" else []
         with open_piece(path, start, end) as file:
             if self._form == "csv" and start == 0 and self._layout.header is None:
@@ -134,25 +148,44 @@ class Reader:
                 if not cut:
                     rest += chunk
                     continue
-                yield self._batch(rest + chunk[:cut], header, fields)
+                text = rest + chunk[:cut]
+                yield self._columns(text, fields) or self.batch_of(text, header, fields)
                 rest = chunk[cut:]
             if rest:
-                yield self._batch(rest, header, fields)
+                yield self.batch_of(rest, header, fields)
 
     def _header(self, path: str, end: int) -> list[str]:
-        with open_piece(path, 0, end) as file:
+        with open_piece(path, 0, end, LINE) as file:
             header = self._layout.names(b"" if self._layout.header is not None else file.readline())
         self._layout.check_columns(header, path)
         return header
 
-    def _batch(self, text: bytes, header: list[str], fields: Collection[str] | None) -> RecordBatch:
+    def _columns(self, text: bytes, fields: Collection[str] | None) -> LineColumns | None:
+        """All lines in one call as columns, if possible; None if one needs parsing."""
+        if not isinstance(fields, FieldNames) or not fields.columns or len(text) < FEW:
+            return None
+        if self._form != "jsonl" or self._id is not None or self._unit == "iso" or not _is_plain(text):
+            return None
+        found = read_columns(text, self._timestamp, fields, fields.optional)
+        if found is None:
+            return None
+        ends = [int(found.timestamps.min()), int(found.timestamps.max())]
+        factor = factor_of(self._unit, ends)
+        if factor is None or not all(abs(end) * factor < 2**63 for end in ends):
+            return None
+        if factor != 1:
+            found.timestamps *= factor
+        return found
+
+    def batch_of(self, text: bytes, header: list[str], fields: Collection[str] | None) -> RecordBatch:
+        """The records of whole lines."""
         lines = text.split(b"\n")
         if not lines[-1]:
             lines.pop()
         wanted = fields if self._form == "jsonl" and _is_plain(text) else None
         batch = None if wanted is None else self._fast_fields(lines, wanted)
         if batch is not None:
-            return batch  # as a rule: an empty line, which is no record, is no JSON either
+            return batch  # the common case: without empty lines, which are not JSON either
         count = len(lines)
         lines = [line for line in lines if line and not line.isspace()]
         if wanted is not None and len(lines) < count:
@@ -166,7 +199,7 @@ class Reader:
         return self._slow(lines, self._parser(header))
 
     def _fast_fields(self, lines: list[bytes], wanted: Collection[str]) -> RecordBatch | None:
-        """All lines at once, and nothing of them but some fields."""
+        """All lines in one call, and only some of their fields."""
         if self._unit == "iso":
             return None
         optional = wanted.optional if isinstance(wanted, FieldNames) else frozenset[str]()
@@ -181,7 +214,7 @@ class Reader:
         return found
 
     def _fast(self, lines: list[bytes]) -> RecordBatch | None:
-        """All lines at once; None where one of them needs a closer look."""
+        """All lines in one call; None if one of them must be parsed alone."""
         field, id = self._timestamp, self._id
         try:
             values = list(map(orjson.loads, lines))
@@ -199,7 +232,7 @@ class Reader:
         return RecordBatch(timestamps, values, ids, json=lines)
 
     def _fast_csv(self, lines: list[bytes], header: list[str]) -> RecordBatch | None:
-        """All rows at once; None where one of them needs a closer look."""
+        """All rows in one call; None if one of them must be parsed alone."""
         field, id = self._timestamp, self._id
         if self._unit == "iso" or field not in header or (id or field) not in header:
             return None
@@ -220,7 +253,7 @@ class Reader:
         return RecordBatch(timestamps, values, ids)
 
     def _slow(self, lines: list[bytes], parse: Callable[[bytes], Any]) -> RecordBatch:
-        """Line by line, so that a bad one is known."""
+        """Line by line, so that a bad one is identified."""
         timestamps: list[int] = []
         values: list[Any] = []
         ids: list[Any] = []
@@ -272,8 +305,8 @@ class Reader:
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether every text in it is surely one: what nobody decodes yet must not fail when a hook does."""
-    if b"\\" in text and (b"\\ud" in text or b"\\uD" in text):  # perhaps half a character
+    """Whether every text in it is valid: undecoded values must not fail in a hook."""
+    if b"\\" in text and (b"\\ud" in text or b"\\uD" in text):  # perhaps a lone surrogate
         return False
     if text.isascii():
         return True
@@ -284,9 +317,9 @@ def _is_plain(text: bytes) -> bool:
     return True
 
 
-def _chunks(file: IO[bytes], wanted: int = _CHUNK) -> Iterator[bytes]:
-    """The bytes of a file; of a packed one that breaks off, what can be unpacked, and then the error."""
-    # Of a packed file, piece by piece as it is unpacked: a longer read that fails gives nothing at all.
+def _chunks(file: IO[bytes], wanted: int = CHUNK) -> Iterator[bytes]:
+    """The bytes of a file; of a truncated packed one, all it has, then the error."""
+    # A packed file is read in the pieces in which it is unpacked: a longer read that fails returns nothing.
     read = getattr(file, "read1", file.read) if not isinstance(file, io.BufferedReader) else file.read
     while True:
         chunks: list[bytes] = []
@@ -305,9 +338,9 @@ def _chunks(file: IO[bytes], wanted: int = _CHUNK) -> Iterator[bytes]:
 
 
 def sample(path: str, end: int, size: int) -> bytes:
-    """The first bytes of a file, ``size`` or more; fewer of a packed one that is damaged."""
+    """The first ``size`` or more bytes of a file; fewer of a damaged packed one."""
     try:
-        with open_piece(path, 0, end) as file:
+        with open_piece(path, 0, end, size) as file:
             return next(_chunks(file, size), b"")
     except InputError as error:
         if not isinstance(error.__cause__, DAMAGES):
@@ -316,7 +349,7 @@ def sample(path: str, end: int, size: int) -> bytes:
 
 
 def _by_user(parse: Parse) -> Callable[[bytes], Any]:
-    """The user's own parser: what it raises is said of the line."""
+    """The user's own parser; its exceptions become `BadLine`."""
 
     def parse_line(line: bytes) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Messages of Kafka: reading a range of them in a task, and making records of them."""
+"""Kafka messages: reading a range of them in a task, and converting them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from millwheel.model.record import Record
 logger = logging.getLogger("millwheel.kafka")
 
 _AT_ONCE = 10_000  # messages made into a batch
-_WAIT = 0.02  # seconds that the client waits to fill a batch; a gap in the offsets costs as much
-_CACHED_KB = 16 << 10  # fetched ahead of what is read, by each partition of each worker
+_WAIT = 0.02  # seconds that the client waits to fill a batch; a gap in the offsets costs this too
+_CACHED_KB = 16 << 10  # fetched ahead by each worker for each partition
 
 
 class Message(NamedTuple):
-    """A message as a user's function sees it."""
+    """A message as a user's function gets it."""
 
     topic: str
     partition: int
@@ -30,11 +30,11 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int
-    """In microseconds, as all times are."""
+    """In microseconds, as all times."""
     headers: list[tuple[str, bytes | None]]
 
     def header(self, name: str) -> bytes | None:
-        """The last header of a name, or None."""
+        """The last header with a name, or None."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
 
@@ -42,7 +42,7 @@ Convert = Literal["json", "text", "bytes"] | Callable[[Message], Any]
 
 
 class Cursor:
-    """Reads one partition in a task, on from where it stopped where that is what is asked for."""
+    """Reads one partition in a task; continues from its position if possible."""
 
     def __init__(self, config: dict[str, Any], topic: str, partition: int) -> None:
         import confluent_kafka as kafka
@@ -60,14 +60,14 @@ class Cursor:
         self._left: list[Any] = []
 
     def read(self, start: int | None, end: int, patience: float) -> Iterator[list[Any]]:
-        """The messages from ``start`` (None: the oldest there is) to ``end``, in batches."""
+        """The messages from ``start`` (None: the oldest) to ``end``, in batches."""
         kafka = self._kafka
         if start is None or start != self._at:
             self._left = []
             beginning = kafka.OFFSET_BEGINNING if start is None else start
             self._consumer.assign([kafka.TopicPartition(self._topic, self._partition, beginning)])
             self._at = start or 0
-        at, self._at = self._at, None  # a reader that goes away in the middle leaves nothing to go on from
+        at, self._at = self._at, None  # a reader that stops in the middle leaves no position
         heard = time.monotonic()
         while at < end:
             found, self._left = self._left, []
@@ -89,32 +89,33 @@ class Cursor:
                 heard = time.monotonic()
             elif time.monotonic() - heard > patience:
                 raise InputError(
-                    f"partition {self._partition} of {self._topic} gave nothing from {at:,} to {end:,} "
-                    f"for {patience:.0f} seconds: is its broker there?"
+                    f"partition {self._partition} of {self._topic} returned nothing from {at:,} to {end:,} "
+                    f"for {patience:.0f} seconds: is its broker available?"
                 )
             if batch:
                 yield batch
         self._at = end
 
     def _after(self, error: Any, message: Any, start: int | None, at: int) -> int:
-        """Where an event leads that is no message: the end of a partition has an offset."""
+        """The offset after an event that is not a message: a partition's end has one."""
         kafka = self._kafka
         if error.code() == kafka.KafkaError._PARTITION_EOF:
             offset: int = message.offset()
             return offset
         if error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
             raise InputError(
-                f"partition {self._partition} of {self._topic} does not have offset {at:,} any more "
-                f"({error.str()}): messages were deleted before they were read, or the topic was made anew"
+                f"partition {self._partition} of {self._topic} no longer has offset {at:,} "
+                f"({error.str()}): messages were deleted before they were read, or the topic was created "
+                "again"
             )
         if error.code() in (kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError._UNKNOWN_TOPIC):
-            raise InputError(f"the topic {self._topic} is gone ({error.str()})")
+            raise InputError(f"the topic {self._topic} no longer exists ({error.str()})")
         logger.warning("partition %d of %s: %s", self._partition, self._topic, error.str())
         return at
 
 
 class Converter:
-    """Makes a batch of records from messages."""
+    """Converts messages to a batch of records."""
 
     def __init__(self, value: Convert, timestamp: str | None, unit: Unit | None, id: str | None) -> None:
         self._value = value
@@ -180,7 +181,7 @@ class Converter:
 
 
 def _fast(messages: list[Any]) -> RecordBatch | None:
-    """All messages at once; None where one of them needs a closer look."""
+    """All messages in one call; None if one of them must be decoded alone."""
     lines = [message.value() for message in messages]
     try:
         values = list(map(orjson.loads, lines))
@@ -189,7 +190,7 @@ def _fast(messages: list[Any]) -> RecordBatch | None:
         return None
     if b"\n".join(lines).count(b"\n") >= len(
         lines
-    ):  # as JSON a space is the same, and a line has no end in it
+    ):  # in JSON a space is equivalent, and a line must not contain a newline
         lines = [line.replace(b"\n", b" ") for line in lines]
     timestamps = [message.timestamp()[1] * 1_000 for message in messages]
     return RecordBatch(timestamps, values, None, keys, json=lines)
@@ -208,7 +209,7 @@ def _message(message: Any) -> Message:
 
 
 def _key(message: Any) -> str:
-    """The key as text; bytes that are none stay apart from each other."""
+    """The key as text; bytes that are not UTF-8 stay distinct."""
     key: bytes | None = message.key()
     return key.decode("utf-8", "surrogateescape") if key else ""
 

@@ -1,4 +1,4 @@
-"""Parquet files on disks and on object storage, opened to be read in pieces."""
+"""Parquet files on disks and on object storage, read in pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millwheel.errors import InputError
 from millwheel.injectors.arrow_table import import_arrow
 from millwheel.objects import explained, open_client
 
-_BUFFER = 1 << 20  # bytes that a read of an object gets at least: a request takes a millisecond
+_BUFFER = 1 << 20  # the least bytes of a request, which takes a millisecond
 
 
 def open_table_file(path: str, name: str) -> Any:
@@ -24,24 +24,24 @@ def open_table_file(path: str, name: str) -> Any:
         return pyarrow.parquet.ParquetFile(arrow.PythonFile(open_seekable(path), mode="r"))
     except FileNotFoundError as error:
         raise InputError(
-            f"{name}: {path} is gone before it was read: keep what is removed for longer than the pipeline "
+            f"{name}: {path} was removed before it was read: keep removed files for longer than the pipeline "
             "is down (vacuum, expire_snapshots)"
         ) from error
 
 
 class ObjectFile(io.RawIOBase):
-    """An object as a file, for those who look for all of a file's methods."""
+    """An object as a file, for readers that need all methods of a file."""
 
     def __init__(self, reader: Any, url: str) -> None:
         self._reader = reader
         self._url = url
 
     def readable(self) -> bool:
-        """True: it is there to be read."""
+        """True: it is readable."""
         return True
 
     def seekable(self) -> bool:
-        """True: any place of it can be read."""
+        """True: it is seekable."""
         return True
 
     def tell(self) -> int:
@@ -53,7 +53,7 @@ class ObjectFile(io.RawIOBase):
         return int(self._reader.seek(offset, whence))
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer; return how much."""
+        """Read into a buffer; return the number of bytes."""
         with explained(self._url, InputError):
             data = self._reader.read(len(buffer))
         buffer[: len(data)] = bytes(data)

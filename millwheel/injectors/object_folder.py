@@ -1,16 +1,17 @@
-"""What a pattern matches on object storage: objects appear whole, and are never changed.
+"""The objects of a pattern: they appear whole, and never change.
 
-An object is known by its name, its ETag and its size. One that is put again with other content under the
-name of one that was read is an error, as a file is that begins with other bytes.
+An object is identified by its name, its ETag and its size. Other content under the
+name of an object that was read is an error, like a file that begins with other bytes.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from millwheel.errors import InputError
+from millwheel.injectors import parquet
 from millwheel.injectors.file_identity import Identity
 from millwheel.injectors.folder import File
 from millwheel.injectors.object_path import SUFFIX, ObjectPath
@@ -18,19 +19,20 @@ from millwheel.injectors.object_path import changed as changed_message
 from millwheel.injectors.object_path import client as client_of
 from millwheel.objects import explained
 
-_PAUSE = 10  # times the length of a listing until the next one: it costs requests, and money
+PAUSE = 10  # times the duration of a listing until the next one: requests cost money
 _WILD = re.compile(r"[*\[]")
 
 
 class ObjectFolder:
-    """The objects of a pattern. Invariant: an object has one name in `files`, and it never changes."""
+    """The objects of a pattern. Invariant: an object has one name in `files`."""
 
-    def __init__(self, pattern: str, *, may_grow: bool = False) -> None:
+    def __init__(self, pattern: str, form: Callable[[str], str], *, may_grow: bool = False) -> None:
         self.pattern, _, self.parameters = pattern.partition("?")
+        self._form = form
         self._may_grow = may_grow
         wild = _WILD.search(self.pattern)
         self._prefix = self.pattern[: wild.start() if wild else len(self.pattern)].rpartition("/")[0]
-        self._matches = re.compile(_expression(self.pattern[len(self._prefix) + 1 :]))
+        self._matches = re.compile(expression(self.pattern[len(self._prefix) + 1 :]))
         self._seen: dict[str, int] | None = None
         self._again = 0.0
         self.files: dict[str, File] = {}
@@ -38,15 +40,15 @@ class ObjectFolder:
         self._known: dict[str, str] = {}
 
     def committed(self, name: str, offset: int | None) -> None:
-        """Take note of how far an object has been read, by this driver or a former one."""
+        """Record how far an object has been read, by this driver or an earlier one."""
         if name not in self.files:
             path = ObjectPath.of(name, self.parameters)
-            self.files[name] = File(Identity.parse(path), path)
+            self.files[name] = File(Identity.parse(path), path, end=self._end(path, path.size))
             self._known[str(path)] = name
         self.files[name].read = max(self.files[name].read, offset or 0)
 
     def paths(self) -> Iterator[str]:
-        """Yield all that the pattern matches now."""
+        """Yield all current matches of the pattern."""
         return (entry[0] for entry in self._list())
 
     def _list(self) -> Iterator[tuple[str, int, str, int]]:
@@ -72,10 +74,11 @@ class ObjectFolder:
             name = f"{url}#{changed:x}-{size:x}-{tag}"
             name = self._name(url, size, tag, name)
             there.add(name)
-            if name not in self.files or not self.files[name].end:
-                path = ObjectPath(url, self.parameters, tag)
+            if name not in self.files or self.files[name].changed < 0:
+                path = ObjectPath(url, self.parameters, tag, size)
                 file = self.files.setdefault(name, File(Identity.parse(url), path))
-                file.path, file.end, file.size, file.changed = path, size, size, changed
+                file.path, file.size, file.changed = path, size, changed
+                file.end = self._end(url, size)
                 self._known[url] = name
         self._complain_of_lost(there)
         if not self.files and not self._may_grow:
@@ -83,11 +86,18 @@ class ObjectFolder:
                 f"no object matches {self.pattern}: fix the pattern, or follow it (follow=True) to wait"
             )
         self._seen = {name: file.end for name, file in self.files.items() if file.end}
-        self._again = time.monotonic() + (time.monotonic() - started) * _PAUSE
+        self._again = time.monotonic() + (time.monotonic() - started) * PAUSE
         return self._seen
 
+    def _end(self, url: str, size: int) -> int:
+        """Return the end of an object, or 0 if it is empty.
+
+        A table's offsets are rows. They are counted when it is read, not when it is listed.
+        """
+        return parquet.END + size if size and self._form(url) == "parquet" else size
+
     def _name(self, url: str, size: int, tag: str, new: str) -> str:
-        """Return the name that an object is known by; one of other content is an error."""
+        """Return the name of an object's partition; other content is an error."""
         known = self._known.get(url)
         if known is None:
             return new
@@ -100,14 +110,14 @@ class ObjectFolder:
         for name, file in self.files.items():
             if name not in there and file.end > file.read:
                 raise InputError(
-                    f"the object {file.path} is gone before it was read to its end: bring it back"
+                    f"the object {file.path} was removed before it was read to its end: restore it"
                 )
 
 
-def _expression(pattern: str) -> str:
-    """Return a pattern of names as a regular expression: ``**/`` is any number of folders.
+def expression(pattern: str) -> str:
+    """Return a pattern as a regular expression: ``**/`` is any number of folders.
 
-    >>> [bool(re.fullmatch(_expression(each), "a/b/c.gz")) for each in ("**/*.gz", "*.gz")]
+    >>> [bool(re.fullmatch(expression(each), "a/b/c.gz")) for each in ("**/*.gz", "*.gz")]
     [True, False]
     """
     found = []

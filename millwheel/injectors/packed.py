@@ -1,4 +1,4 @@
-"""Packed files: gzip, bzip2, zstd and snappy, by the ends of their names."""
+"""Packed files: gzip, bzip2, zstd and snappy, by the suffix of their names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import zlib
 from typing import IO, Any, cast
 
 from millwheel.errors import InputError
+from millwheel.model.extras import import_extra
 
 ENDS = (".gz", ".bz2", ".zst", ".snappy")
 
 
 class Damaged(OSError):
-    """What a packed file that is cut short or broken raises, whatever packed it."""
+    """A packed file is truncated or damaged, in any format."""
+
+
+class CutShort(Damaged):
+    """A packed file ends in the middle of a stream, as while it is being written."""
 
 
 DAMAGES = (EOFError, zlib.error, gzip.BadGzipFile, Damaged)
-"""What tells that a packed file is cut short, broken, or none."""
+"""The exceptions for packed files that are truncated, damaged, or not packed."""
 
 
 def is_packed(path: str) -> bool:
@@ -31,7 +36,7 @@ def is_packed(path: str) -> bool:
 
 
 def stem(path: str) -> str:
-    """Return a name without the end that says how it is packed.
+    """Return a name without the suffix of its compression.
 
     >>> stem("a.csv.bz2")
     'a.csv'
@@ -40,7 +45,7 @@ def stem(path: str) -> str:
 
 
 def unpacked(path: str, plain: IO[bytes]) -> IO[bytes]:
-    """Return a file that reads what is packed in another one."""
+    """Return a file with the unpacked content of another one."""
     if path.endswith(".gz"):
         return cast(IO[bytes], gzip.GzipFile(fileobj=plain))
     if path.endswith(".bz2"):
@@ -51,7 +56,7 @@ def unpacked(path: str, plain: IO[bytes]) -> IO[bytes]:
 
 
 class _Unpacker(io.RawIOBase):
-    """Unpacks a stream piece by piece; what can be unpacked is given before an error is raised."""
+    """Unpacks a stream piece by piece; returns all it can before it raises."""
 
     def __init__(self, plain: IO[bytes], unpacker: Any) -> None:
         self._plain = plain
@@ -74,12 +79,12 @@ class _Unpacker(io.RawIOBase):
         return count
 
     def read1(self, size: int) -> bytes:
-        """Return at most ``size`` bytes, as soon as there are some."""
+        """Return at most ``size`` bytes, as soon as there are any."""
         return self.read(size) or b""
 
 
 class _Streams:
-    """Streams of one format one after the other, as those who append to packed files leave them."""
+    """Concatenated streams of one format, as from appends to packed files."""
 
     def __init__(self) -> None:
         self._stream: Any = None
@@ -98,18 +103,18 @@ class _Streams:
                 if found and any(found):
                     self._stream = _Broken(error)
                     break
-                raise Damaged(f"it is damaged, or packed otherwise: {error}") from error
+                raise Damaged(f"it is damaged, or in another format: {error}") from error
             data = self._stream.unused_data if self._stream.eof else b""
         return b"".join(found)
 
     def end(self) -> bytes:
         if self._stream is not None and not self._stream.eof:
-            raise Damaged("it ends in the middle of what is packed")
+            raise CutShort("it ends in the middle of a packed stream")
         return b""
 
 
 class _Broken:
-    """A stream that has failed, and does so when it is asked again."""
+    """A stream that has failed, and fails again when it is read."""
 
     eof = False
 
@@ -135,7 +140,7 @@ class _Zstd(_Streams):
 
 
 class _Snappy:
-    """Snappy's own framing; it is unpacked when it is there as a whole."""
+    """Snappy's framing format; unpacked as a whole."""
 
     def __init__(self) -> None:
         self._snappy = _import("cramjam", "snappy").snappy
@@ -150,7 +155,7 @@ class _Snappy:
         try:
             return bytes(self._snappy.decompress(packed)) if packed else b""
         except Exception as error:
-            raise Damaged(f"it is damaged, or packed otherwise: {error}") from error
+            raise Damaged(f"it is damaged, or in another format: {error}") from error
 
 
 def _zstd_error() -> Any:
@@ -162,10 +167,4 @@ def _zstd_error() -> Any:
 
 
 def _import(package: str, name: str) -> Any:
-    try:
-        return __import__(package)
-    except ImportError as error:
-        raise InputError(
-            f"files packed with {name} need {package}, which cannot be imported ({error}): "
-            f"pip install 'millwheel-spark[{name}]'"
-        ) from error
+    return import_extra(f"files packed with {name} need", name, package, error=InputError)

@@ -1,4 +1,4 @@
-"""Records that are there already: for tests, notebooks and small backfills."""
+"""Records from memory: for tests, notebooks and small backfills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Records(Injector):
     """Injects a list of records, in order.
 
     ``watermarks``: entry i is the low watermark once record i was read; by default it is the oldest
-    timestamp unread. ``per_epoch`` bounds how many records an epoch takes, which makes watermarks
+    timestamp unread. ``per_epoch`` limits the number of records of an epoch, so that watermarks
     move between them.
 
     >>> injector = Records([Record(value=1, timestamp=5), Record(value=2, timestamp=3)])

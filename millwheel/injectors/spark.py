@@ -1,10 +1,10 @@
-"""DataFrames of Spark as injectors: a bounded one, and any that Structured Streaming can read.
+"""Spark DataFrames as injectors: bounded ones, and those of Structured Streaming.
 
-Tasks cannot ask Spark for rows, and a source may not give the same rows twice. So the driver has Spark write
+Tasks cannot ask Spark for rows, and a source may not give the same rows twice. So the driver lets Spark write
 the rows to a *spool*, a folder of Parquet files, and tasks read that, through Arrow.
 
-    SPOOL/checkpoint/           Structured Streaming's own: which rows belong to which batch
-    SPOOL/batch-0000000007/     a batch, whole or not there; emptied once its epoch is committed
+    SPOOL/checkpoint/           Structured Streaming's own: the rows of each batch
+    SPOOL/batch-0000000007/     a batch, complete or absent; emptied once its epoch is committed
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
 logger = logging.getLogger("millwheel")
 
-_SLACK = 10 * SECOND  # that rows of a stream may be out of order, where the user says nothing
-_KEPT = 100  # batches whose empty folders stay: Structured Streaming asks again for the last one only
+_SLACK = 10 * SECOND  # the default for how far rows of a stream may be out of order
+_KEPT = 100  # batches whose empty folders stay: Structured Streaming repeats only the last one
 
 
 def first_line(error: object) -> str:
-    """What an error of Spark says before it shows its plans."""
+    """The text of a Spark error, without its plans."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 class _Spooled(Injector):
-    """Rows in files of a spool. Offsets count batches; file i of a batch belongs to partition i modulo n."""
+    """Rows in a spool. Offsets count batches; file i belongs to partition i modulo n."""
 
     in_turn = True
 
@@ -55,6 +55,11 @@ class _Spooled(Injector):
         columns = getattr(frame, "columns", None)
         if columns is None:
             raise InputError(f"{type(self).__name__} takes a DataFrame of Spark, not {frame!r}")
+        if type(frame).__module__.startswith("pyspark.sql.connect"):
+            raise InputError(
+                f"{type(self).__name__}: the DataFrame is of a session of Spark Connect, which has no RDDs: "
+                "make it with a classic session"
+            )
         check_columns(list(columns), {"timestamp": timestamp, "ID": id}, "the DataFrame")
         self._frame = frame
         self._timestamp = timestamp
@@ -71,13 +76,13 @@ class _Spooled(Injector):
         return f"{type(self).__name__}({self._timestamp!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: where the files are, and not the DataFrame."""
+        """The attributes that a task needs: the folder, not the DataFrame."""
         return {**self.__dict__, "_frame": None, "_query": None, "_rows": {}}
 
     def begin(self, origin: str, name: str) -> None:
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         self._spool = self._given or state / "millwheel" / "spool" / origin / folder_name(name)
-        # Of the user alone by default; one that was given is for whoever runs the workers, too.
+        # Private by default; a given folder must be accessible to the workers, too.
         self._spool.mkdir(mode=0o700 if self._given is None else 0o777, parents=True, exist_ok=True)
         parts = self._spool / "partitions"
         if not parts.exists():
@@ -89,7 +94,7 @@ class _Spooled(Injector):
         self._rows = {}
 
     def _batches(self) -> int:
-        """How many batches there are, those that were read already among them."""
+        """The number of batches, those already read included."""
         return max(self._numbers(), default=-1) + 1
 
     def _numbers(self) -> list[int]:
@@ -104,7 +109,7 @@ class _Spooled(Injector):
         return found[int(partition) :: self._parts]
 
     def _counts(self, number: int) -> list[int]:
-        """How many rows a batch has for each partition."""
+        """The number of rows of a batch by partition."""
         if number not in self._rows:
             parts = map(str, range(self._parts))
             self._rows[number] = [sum(map(parquet.rows, self._files(part, number))) for part in parts]
@@ -124,10 +129,10 @@ class _Spooled(Injector):
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
         for number in range(start or 0, end):
             if not self._batch(number).is_dir():
-                raise InputError(f"the spool {self._spool} has lost batch {number}, which was not read yet")
+                raise InputError(f"the spool {self._spool} lost batch {number}, which was not read yet")
             for path in self._files(partition, number):
                 rows = parquet.rows(path)
-                unit = self._unit or ("us" if number else None)  # the first batch alone is checked
+                unit = self._unit or ("us" if number else None)  # only the first batch is checked
                 yield from parquet.batches(path, 0, rows, self._timestamp, self._id, unit)
 
     def poll(self) -> Mapping[str, Offset]:
@@ -137,8 +142,8 @@ class _Spooled(Injector):
     def low_watermark(self, partition: str, offset: Offset) -> int:
         return MAX_TIME if self.bounded and (offset or 0) >= self._batches() else MIN_TIME
 
-    def _publish(self, frame: Any, number: int) -> None:
-        """Writes a batch, which appears whole; one that is there already is left as it is."""
+    def publish(self, frame: Any, number: int) -> None:
+        """Writes a batch atomically; one that exists is not changed."""
         if self._batch(number).is_dir():
             return
         staged = self._spool / ".staged"
@@ -147,15 +152,15 @@ class _Spooled(Injector):
 
 
 class SparkTable(_Spooled):
-    """Injects the rows of a bounded DataFrame: backfill, with the code that runs live.
+    """Injects the rows of a bounded DataFrame: backfill, with the live code.
 
-    A value is a dict of the columns; ``timestamp`` names the one with the event time (of a type of time, or
-    in ``unit``), ``id`` one whose value names a record, if there is one. The watermark moves when all is
+    A value is a dict of the columns; ``timestamp`` names the one with the event time (of a time type, or
+    in ``unit``), ``id`` one with a unique name of a record, if there is one. The watermark moves when all is
     read. The rows are written to ``spool`` when the pipeline first starts, and read from there: a restart
-    goes on with the same rows, whatever the DataFrame would give now.
+    continues with the same rows, even if the DataFrame has changed.
 
-    Once all of them were read, a further run takes the rows that the DataFrame has and the spool has not,
-    however often: a table that grows gives each day's rows, and the same table nothing.
+    Once all of them were read, a further run injects the rows of the DataFrame that are not in the spool,
+    every time: a table that grows gives each day's rows, and the same table nothing.
     """
 
     def __init__(
@@ -179,7 +184,7 @@ class SparkTable(_Spooled):
         super().begin(origin, name)
         self._read = {}
         self._anew = not self._batches()
-        self._publish(self._frame, 0)
+        self.publish(self._frame, 0)
 
     def commit(self, offsets: Mapping[str, Offset]) -> None:
         self._read.update(offsets)
@@ -193,27 +198,27 @@ class SparkTable(_Spooled):
             if any(self._read.get(part) != end for part, end in ends.items()):
                 raise InputError(
                     f"{self!r}: its spool {self._spool} was removed, and the DataFrame has more or fewer "
-                    "rows than were read before: which are new cannot be told. Bring the spool back, or take "
-                    "a new store"
+                    "rows than were read before: the new ones cannot be determined. Restore the spool, or "
+                    "use a new store"
                 )
             return
         if self._read and all((self._read.get(part) or 0) >= (end or 0) for part, end in ends.items()):
             self._take_new_rows()
 
     def _take_new_rows(self) -> None:
-        """Spools the rows that were not there when the table was last read, if there are any."""
+        """Spools the rows that are new since the table was last read."""
         number = self._batches()
         spooled = [os.fspath(self._batch(n)) for n in range(number)]
         known = self._frame.sparkSession.read.parquet(*spooled)
         if set(known.columns) != set(self._frame.columns):
             raise InputError(
                 f"{self!r}: the DataFrame has the columns {', '.join(self._frame.columns)}, and its rows "
-                f"that were read before have {', '.join(known.columns)}: which rows are new cannot be told. "
-                "Select the same columns, or take a new store"
+                f"that were read before have {', '.join(known.columns)}: the new rows cannot be determined. "
+                "Select the same columns, or use a new store"
             )
         try:
             new = self._frame.select(known.columns).exceptAll(known)
-        except Exception as error:  # what Spark cannot compare, it says while it plans
+        except Exception as error:  # Spark reports types that it cannot compare in the plan
             logger.warning(
                 "%r: Spark cannot compare its rows with those that were read before, so nothing new is read "
                 "(%s). Select maps as arrays of entries: map_entries(column)",
@@ -221,12 +226,12 @@ class SparkTable(_Spooled):
                 first_line(error),
             )
             return
-        self._publish(new, number)
+        self.publish(new, number)
         if not sum(self._counts(number)):
             shutil.rmtree(self._batch(number))
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
-        """Offsets of a table count rows: it may be too large for one epoch."""
+        """An offset within the range; they count rows, as a table may be too large."""
         return min(end, (start or 0) + records)
 
     def size(self, partition: str, start: Offset, end: Offset) -> int:
@@ -260,13 +265,13 @@ class SparkTable(_Spooled):
 
 
 class SparkStream(_Spooled):
-    """Injects the rows of a streaming DataFrame: whatever Structured Streaming has a source for.
+    """Injects the rows of a streaming DataFrame, of any Structured Streaming source.
 
     A value is a dict of the columns; ``timestamp`` and ``id`` as in `SparkTable`. The watermark stays
-    ``slack`` behind the newest timestamp; a partition that is silent for ``idle_after`` holds it no more.
+    ``slack`` behind the newest timestamp; a partition that is idle for ``idle_after`` no longer holds it.
 
-    Each row is injected once, across restarts, as far as the source can be read again from Structured
-    Streaming's checkpoint, which is in ``spool``. `millwheel.run` takes what is there when it begins.
+    Each row is injected once, across restarts, if the source can be read again from Structured
+    Streaming's checkpoint, which is in ``spool``. `millwheel.run` reads what is there at its start.
     """
 
     in_turn = False
@@ -302,7 +307,7 @@ class SparkStream(_Spooled):
         super().begin(origin, name)
         self._read, self._emptied = {}, min(self._numbers(), default=0)
         trigger = {"availableNow": True} if self.bounded else {"processingTime": self._interval}
-        writer = self._frame.writeStream.foreachBatch(self._publish).trigger(**trigger)
+        writer = self._frame.writeStream.foreachBatch(self.publish).trigger(**trigger)
         checkpoint = os.fspath(self._spool / "checkpoint")
         self._query = writer.option("checkpointLocation", checkpoint).start()
         if self.bounded:
@@ -319,7 +324,7 @@ class SparkStream(_Spooled):
 
     def poll(self) -> Mapping[str, Offset]:
         if not self.bounded and not self._query.isActive:
-            raise self._error(self._query.exception() or "no error: who stopped it?")
+            raise self._error(self._query.exception() or "no error: it was stopped from outside")
         return super().poll()
 
     def lost(self, offsets: Mapping[str, Offset]) -> str | None:

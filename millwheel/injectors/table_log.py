@@ -1,9 +1,9 @@
-"""Tables that are appended to, followed commit by commit: what Delta and Iceberg have in common.
+"""Tables with appends, followed commit by commit: for Delta and Iceberg.
 
-There is one partition. Its rows have an order: those of the table as it was when it was first seen (its
+There is one partition. Its rows have an order: those of the table as it was when it was first read (its
 *base*), then those that each later version added; in a version file by file, in a file row by row. An offset
-is a place in that order, ``[base, version, file, row]``; everything before it is read. So what is journaled
-does not grow with the table, and a range gives the same rows again as long as its files are there.
+is a position in that order, ``[base, version, file, row]``; everything before it is read. So what is
+journaled does not grow with the table, and a range gives the same rows again while its files exist.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from millwheel.injectors.units import Unit, check_first, check_name
 from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 
-SLACK = 10 * SECOND  # that rows may be out of order, where the user says nothing
+SLACK = 10 * SECOND  # the default for how far rows may be out of order
 _PARTITION = "rows"
-_BATCH = 20_000  # rows made into Python values at once
-_REMEMBERED = 1_000  # versions whose files are known to the driver; a further one is read again
+_BATCH = 20_000  # rows converted to Python values at once
+_REMEMBERED = 1_000  # versions whose lists of files the driver caches
 
 
 class DataFile(NamedTuple):
-    """A file of a table: where it is, its rows, and what its reader needs to know of it."""
+    """A file of a table: its path, its number of rows, and data for its reader."""
 
     path: str
     rows: int
@@ -35,25 +35,25 @@ class Log(Protocol):
     """The commits of a table."""
 
     def newest(self) -> int | None:
-        """Return the number of the newest version; None: there is none yet."""
+        """Return the newest version; None: there is none yet."""
 
     def files(self, version: int, *, whole: bool) -> list[DataFile]:
-        """Return the files that a version added, or all that the table has in it, in an order of its own."""
+        """Return the files that a version added, or all of the table's, in a fixed order."""
 
     def following(self, after: int, through: int) -> list[int]:
-        """Return the versions behind one, up to another, in order."""
+        """Return the versions after one, up to another, in order."""
 
     def columns(self) -> list[str]:
         """Return the names of the table's columns."""
 
     def read(self, file: DataFile) -> Iterator[Any]:
-        """Yield the rows of a file, as batches of Arrow."""
+        """Yield the rows of a file, as Arrow batches."""
 
 
 class TableLog(Injector):
-    """Injects the rows of a table, and those that are appended to it, each once.
+    """Injects the rows of a table, and those appended to it, each once.
 
-    A subclass gives the `Log`.
+    A subclass supplies the `Log`.
     """
 
     in_turn = True
@@ -133,7 +133,7 @@ class TableLog(Injector):
         return "versions of the table may have been removed since they were read"
 
     def _pieces(self, start: Offset, end: Offset) -> Iterator[tuple[int, int, DataFile, int, int]]:
-        """Yield version, number, file, first row and end of the pieces of files that make a range."""
+        """Yield the pieces of files in a range: version, number, file, first row, end."""
         base, last, number, row = end
         first, skip, begin = (base, 0, 0) if start is None else start[1:]
         through = last if number or row else last - 1
@@ -147,7 +147,7 @@ class TableLog(Injector):
                     yield version, index, file, from_row, to_row
 
     def _versions(self, base: int, first: int, last: int) -> list[int]:
-        """Return the versions from one to another; the base is the first of all."""
+        """Return the versions from one to another; the base is the first one."""
         later = self._log().following(max(first - 1, base), last)
         return [base, *later] if first <= base else later
 

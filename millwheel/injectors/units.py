@@ -1,43 +1,46 @@
-"""Units of timestamps: how a field becomes microseconds, and whether the unit can be right."""
+"""Units of timestamps: conversion to microseconds, and a check of the unit."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from millwheel.errors import InputError
+from millwheel.model.field_columns import FieldColumns
 from millwheel.model.injector import RecordBatch
+from millwheel.model.iso_time import parse_iso
 from millwheel.model.time import SECOND
 
+_Batch = TypeVar("_Batch", RecordBatch, RecordBatch | FieldColumns)
 Unit = Literal["us", "ms", "s", "iso", "auto"]
 UNITS = ("us", "ms", "s", "iso", "auto")
 FACTORS = {"us": 1, "ms": 1_000, "s": SECOND}
 NAMES = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "ns": "nanoseconds"}
 
-# Of "auto": numbers below these are seconds, milliseconds, microseconds. Each but the first means 1973 to
-# 5138 in its unit, so that no time of this century has two readings.
+# For "auto": numbers below these are seconds, milliseconds, microseconds. Each except the first means 1973
+# to 5138 in its unit, so that no time of this century is ambiguous.
 _BANDS = ((10**11, "s"), (10**14, "ms"), (10**17, "us"))
 
-# Times that data have, 2004-11-09 to 2039-09-18 in microseconds. Narrow on purpose: what is made up for a
-# test counts from 0 or from a round number, and is not to be taken for seconds.
+# Plausible times of data, 2004-11-09 to 2039-09-18 in microseconds. Narrow on purpose: test data
+# count from 0 or from a round number, and must not be taken for seconds.
 _EARLIEST, _LATEST = 1_100_000_000 * SECOND, 2_200_000_000 * SECOND
-_LOOKED_AT = 100  # timestamps: one may be wrong, a hundred are not by chance
+_LOOKED_AT = 100  # timestamps: one may be wrong, a hundred cannot be by chance
 
 
 class BadLine(Exception):
-    """A line that is no record; its text says why."""
+    """A line without a valid record; its text is the reason."""
 
 
 def check_name(unit: str | None, where: str) -> None:
-    """An `InputError` where there is no such unit."""
+    """Raises an `InputError` for an unknown unit."""
     if unit is not None and unit not in UNITS:
         raise InputError(f"{where}: unit is one of {', '.join(UNITS)}, not {unit!r}")
 
 
 def factor_of(unit: Unit | None, times: Sequence[int]) -> int | None:
-    """What integers are to be multiplied by; None where each is to be taken by itself."""
+    """The factor for integers; None if each must be converted alone."""
     if unit is None:
         return 1
     if unit == "auto" and times:
@@ -47,7 +50,7 @@ def factor_of(unit: Unit | None, times: Sequence[int]) -> int | None:
 
 
 def to_time(value: Any, unit: Unit | None, field: str, *, text: bool) -> int:
-    """A timestamp field's value in microseconds; without a unit, it is in microseconds.
+    """A timestamp field's value in microseconds, which is also the default unit.
 
     >>> to_time(1.5, "s", "time", text=False)
     1500000
@@ -59,7 +62,7 @@ def to_time(value: Any, unit: Unit | None, field: str, *, text: bool) -> int:
     if unit == "iso":
         moment = _moment(value)
         if moment is None:
-            raise BadLine(f"the timestamp field {field!r} is {value!r}, which is no ISO 8601 time")
+            raise BadLine(f"the timestamp field {field!r} is {value!r}, which is not an ISO 8601 time")
         return moment
     number: Any = value
     if isinstance(value, str) and (text or unit == "auto"):
@@ -73,7 +76,10 @@ def to_time(value: Any, unit: Unit | None, field: str, *, text: bool) -> int:
     name = _band(number) if unit == "auto" else unit or "us"
     if name == "ns":
         return round(number / 1_000) if isinstance(number, float) else number // 1_000
-    return number * FACTORS[name] if isinstance(number, int) else round(number * FACTORS[name])
+    time = number * FACTORS[name]
+    if _is_endless(time):
+        raise BadLine(f"the timestamp field {field!r} is {value!r}, which is out of the range of 64 bits")
+    return round(time)
 
 
 def _band(number: float) -> str:
@@ -94,22 +100,22 @@ def _is_endless(number: float) -> bool:
 
 
 def _moment(value: Any) -> int | None:
-    """The time of a text in ISO 8601, UTC where it names no zone; None where it is none."""
+    """The time of a text in ISO 8601, UTC by default; None if it is not one."""
     try:
-        moment = datetime.datetime.fromisoformat(value)
+        moment = parse_iso(value)
     except (TypeError, ValueError):
         return None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
+        moment = moment.replace(tzinfo=datetime.timezone.utc)
     since = moment - _UNIX_EPOCH
     return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds
 
 
-_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def right_unit(times: Sequence[int]) -> str | None:
-    """The unit that first timestamps are really in, taken as microseconds; None where those may be right.
+    """The likely unit of first timestamps, read as microseconds; None: plausible.
 
     >>> right_unit([1611873241000, 1611873242000]), right_unit([1611873241]), right_unit([0, 5_000_000])
     ('ms', 's', None)
@@ -125,13 +131,13 @@ def right_unit(times: Sequence[int]) -> str | None:
 
 
 def check_first(times: Sequence[int], field: str, where: str) -> None:
-    """An `InputError` where the first timestamps of an injector that was given no unit are not in us."""
+    """Raises an `InputError` if the first timestamps, without a unit, are not in us."""
     unit = right_unit(times)
     if unit is None:
         return
     number, factor = times[0], {"ns": 1 / 1_000, **FACTORS}[unit]
     meant = _UNIX_EPOCH + datetime.timedelta(microseconds=round(number * factor))
-    advice = f'give unit="{unit}"' if unit != "ns" else 'give unit="auto", which takes them too'
+    advice = f'give unit="{unit}"' if unit != "ns" else 'give unit="auto", which accepts them too'
     raise InputError(
         f"{where}: the timestamp field {field!r} begins with {number}, which as microseconds is "
         f"{_year(number)}, and as {NAMES[unit]} {meant:%Y-%m-%d %H:%M}: {advice}; if they are microseconds, "
@@ -146,11 +152,11 @@ def _year(number: int) -> str:
         return "beyond the year 9999"
 
 
-def checked(batches: Iterable[RecordBatch], field: str, where: str) -> Iterator[RecordBatch]:
-    """The same batches, where the first timestamps can be microseconds."""
+def checked(batches: Iterable[_Batch], field: str, where: str) -> Iterator[_Batch]:
+    """The same batches, after a check of the first timestamps."""
     looked = False
     for batch in batches:
-        if not looked and batch.timestamps:
-            check_first(batch.timestamps, field, where)
+        if not looked and len(batch):
+            check_first([int(time) for time in batch.timestamps[:_LOOKED_AT]], field, where)
             looked = True
         yield batch

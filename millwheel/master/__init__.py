@@ -1,1 +1,1 @@
-"""What the driver does (7.1): plans epochs, journals them, has them run, commits them, recovers."""
+"""The driver (7.1): plans, journals, runs, commits and recovers epochs."""

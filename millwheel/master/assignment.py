@@ -1,7 +1,7 @@
-"""The layout: which interval of which level is whose, from epoch to epoch (7.1).
+"""The layout: the intervals of each level and their slots, by epoch (7.1).
 
-A change is journaled, then the store is told, then the next plan has it; `docs/mechanisms/intervals.md`
-says what happens if each of these fails.
+A change is journaled, then written to the store, then used by the next plan;
+`docs/mechanisms/intervals.md` states what a failure at each point leaves.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from millwheel.worker.fencing import fence, refence
 from millwheel.worker.plan import Interval, Plan
 
 KEPT = 20
-"""Changes that are kept to be looked at: what a person reads, and what a journal does not feel."""
+"""The number of changes kept for display; few enough for one journal entry."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one level's intervals. ``before`` and ``after`` are [first tablet, slot] in order."""
+    """One change of a level's intervals; each side is [first tablet, slot] in order."""
 
     level: int
     epoch: int
-    """The last epoch on the map of before."""
+    """The last epoch with the intervals before the change."""
     time: int
-    """The wall time of it, in microseconds."""
+    """Its wall time, in microseconds."""
     why: str
     before: Cuts
     after: Cuts
@@ -40,20 +40,28 @@ class Change:
 def compare(
     level: int, epoch: int, time: int, why: str, before: tuple[Interval, ...], after: tuple[Interval, ...]
 ) -> Change:
-    """What a change of a level's intervals is made of."""
-    was = {tablet: i.slot for i in before for tablet in range(i.first, i.last)}
+    """Describes the difference between two lists of intervals of a level."""
     old, new = ({i.first for i in part} for part in (before, after))
-    moved = sum(any(was[t] != i.slot for t in range(i.first, i.last)) for i in after)
+    moved: set[int] = set()
+    at = 0
+    for interval in after:  # both are in order: each is walked through once
+        while before[at].last < interval.last:
+            if before[at].slot != interval.slot:
+                moved.add(interval.first)
+            at += 1
+        if before[at].slot != interval.slot:
+            moved.add(interval.first)
+        at += before[at].last == interval.last
     return Change(
-        level, epoch, time, why, cuts_of(before), cuts_of(after), moved, len(new - old), len(old - new)
+        level, epoch, time, why, cuts_of(before), cuts_of(after), len(moved), len(new - old), len(old - new)
     )
 
 
 class Layout:
-    """The intervals of every level, as the next epoch has them.
+    """The intervals of every level for the next epoch.
 
     Invariant: every interval that a plan has named has an entry in the store, under the sequencer of the
-    plan or a newer one; so nobody writes to an interval that is no more.
+    plan or a newer one; so writes to an interval that was removed are refused.
     """
 
     def __init__(
@@ -65,7 +73,7 @@ class Layout:
         sequencer: int,
         marks: list[Any] | None,
     ) -> None:
-        """``marks`` is the layout that the journaled watermarks are of; None where there are none."""
+        """``marks`` is the layout of the journaled watermarks; None if there are none."""
         self._graph = graph
         self._store = store
         self._journal = journal
@@ -73,56 +81,58 @@ class Layout:
         self.sequencer = sequencer
         found = journal.layout()
         self.changes: list[dict[str, Any]] = found.get("changes", [])
-        """The last ones, oldest first, as values of `Change`."""
+        """The last changes, oldest first, as values of `Change`."""
         known = {tuple(names): cuts for names, cuts in found.get("levels", [])}
         same = found.get("slots") == slots
-        even = even_intervals(slots, self._shards, sequencer)
+        even = even_intervals(slots, self._shards, sequencer, store.tablets)
         self.intervals: tuple[tuple[Interval, ...], ...] = tuple(
-            intervals_from(known[names], self._shards, sequencer) if same and names in known else even
-            for names in graph.levels
+            self._from(known[names], sequencer) if same and names in known else even for names in graph.levels
         )
         self.settled = marks is None or marks == self.marks()
-        """Whether the last epoch had these intervals, so that what they reported is theirs."""
+        """Whether the last epoch had these intervals, so that its reports apply to them."""
 
     @property
     def _shards(self) -> int:
         return len(self._store.shards)
 
+    def _from(self, cuts: Cuts, sequencer: int) -> tuple[Interval, ...]:
+        return intervals_from(cuts, self._shards, sequencer, self._store.tablets)
+
     def fence(self, plan: Plan | None) -> None:
-        """Takes every interval over from a former driver, those of a plan that waits included."""
+        """Takes over every interval from an earlier driver, also those of an open plan."""
         waiting = plan.intervals if plan is not None else [()] * len(self.intervals)
         every = [(*mine, *its) for mine, its in zip(self.intervals, waiting, strict=True)]
         fence(self._store, every, self.sequencer)
 
     def marks(self) -> list[Any]:
-        """What tells whether watermarks that were reported are those of these intervals."""
+        """A fingerprint of the layout, to compare with that of reported watermarks."""
         return [
             [list(names), [i.first for i in part]]
             for names, part in zip(self._graph.levels, self.intervals, strict=True)
         ]
 
     def even(self) -> tuple[Interval, ...]:
-        """A level's intervals where nothing is known of the load."""
-        return even_intervals(self.slots, self._shards, self.sequencer)
+        """A level's intervals while its load is unknown."""
+        return even_intervals(self.slots, self._shards, self.sequencer, self._store.tablets)
 
     def rescale(self, slots: int, epoch: int, time: int) -> list[Change]:
-        """Cuts everything evenly over another number of slots."""
-        even = cuts_of(even_intervals(slots, self._shards, self.sequencer))
+        """Distributes all tablets evenly over another number of slots."""
+        even = cuts_of(even_intervals(slots, self._shards, self.sequencer, self._store.tablets))
         why = f"rescaled from {self.slots} to {slots} slots"
         self.slots = slots
         return self.change({level: (even, why) for level in range(1, len(self.intervals) + 1)}, epoch, time)
 
     def change(self, levels: dict[int, tuple[Cuts, str]], epoch: int, time: int) -> list[Change]:
-        """Gives levels other intervals, each for a reason. Every interval that changes gets a new sequencer.
+        """Changes the intervals of levels; each changed one gets a new sequencer.
 
-        To be called between two epochs: what the last one wrote must all be there.
+        To be called between two epochs: all writes of the last one must be done.
         """
         after = list(self.intervals)
         changes = []
         sequencer = self.sequencer + 1
         for level, (cuts, why) in levels.items():
             before = self.intervals[level - 1]
-            now = intervals_from(cuts, self._shards, sequencer)
+            now = self._from(cuts, sequencer)
             kept = {(i.first, i.last, i.slot): i for i in before}
             after[level - 1] = tuple(kept.get((i.first, i.last, i.slot), i) for i in now)
             changes.append(compare(level, epoch, time, why, before, now))
@@ -141,5 +151,5 @@ class Layout:
         return changes
 
     def ran(self, plan: Plan) -> None:
-        """An epoch was committed."""
+        """Notes that an epoch was committed."""
         self.settled = plan.intervals == self.intervals

@@ -1,11 +1,12 @@
-"""The balancer: moves, splits and merges key intervals as the load shifts (7.1).
+"""The balancer: moves, splits and merges key intervals as the load changes (7.1).
 
-It takes what intervals reported and gives decisions. It writes nothing and knows no clock: times come in
-as arguments. What becomes of a decision is `millwheel.master.assignment`'s business.
+Interval reports in, decisions out. It writes nothing and reads no clock: times are arguments.
+`millwheel.master.assignment` applies a decision.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,21 +15,22 @@ from millwheel.model.keys import TABLETS
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.report import IntervalReport
 
-_WEIGH_EVERY = 0.5  # seconds: seldom enough that what it costs is not seen, often enough to follow a shift
-_NEW_SHARE = 0.5  # of the last weighing in the average: two or three decide, one alone does not
-_WEIGHINGS = 2  # on the present layout before it is changed again: one alone may be an outlier
+_WEIGH_EVERY = 0.5  # seconds: rare enough to cost nothing measurable, often enough to follow a change
+_NEW_SHARE = 0.5  # weight of the last measurement in the average: one alone does not decide
+_WEIGHINGS = 2  # measurements of a layout before it is changed again: one may be an outlier
 _CHANGE_EVERY = 3.0  # seconds: a change costs two writes and an epoch with less exact holds
 _LEAST_GAIN = 0.1  # of the epoch's time: less is noise
-_LEAST_SECONDS = 0.02  # an epoch is to be spared at least this much, whatever its share
-_INTERVAL = 0.005  # seconds: the transaction that every interval costs (4 to 7 ms on LMDB)
-_REST_AFTER = 60.0  # seconds without a wide epoch, after which many intervals are only a cost
-_FEW = 2  # intervals for each slot or shard: so many are not worth tidying up
-_ALIKE = 0.02  # estimates that differ by less are the same, and state decides
+_LEAST_SECONDS = 0.02  # the least saving for an epoch, whatever its percentage
+_INTERVAL = 0.005  # seconds: the cost of an interval's transaction (4 to 7 ms on LMDB)
+_REST_AFTER = 60.0  # seconds without a wide epoch, after which intervals are merged
+_FEW = 2  # intervals for each slot or shard that are not worth merging
+_MOVES = 64  # of pieces in one change: each takes a pass over all tablets, and the next change continues
+_ALIKE = 0.02  # estimates that differ by less count as equal; the size of the state decides
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Another layout for one level, and why."""
+    """Another layout for one level, and the reason."""
 
     level: int
     why: str
@@ -37,21 +39,22 @@ class Decision:
 
 @dataclass
 class _Level:
-    """What is known of the load of a level, by tablet."""
+    """The measured load of a level, by tablet."""
 
-    seconds: list[float] = field(default_factory=lambda: [0.0] * TABLETS)
-    bytes: list[int] = field(default_factory=lambda: [0] * TABLETS)
+    seconds: list[float] = field(default_factory=list)
+    bytes: list[int] = field(default_factory=list)
     weighings: int = 0
 
 
 class Balancer:
-    """Decides, at most once in a few seconds, on a change that spares epochs a good part of their time.
+    """Decides, at most once in a few seconds, on a change that shortens epochs.
 
-    A decision is never for less than that, and the same load never gives a second one.
+    A change saves at least the minimum below, and the same load never leads to a second one.
     """
 
-    def __init__(self, slots: int, shards: int, cores: int | None = None) -> None:
+    def __init__(self, slots: int, shards: int, cores: int | None = None, tablets: int = TABLETS) -> None:
         self._slots = slots
+        self._tablets = tablets
         self._shards = shards
         self._cores = cores or slots
         self._levels: dict[int, _Level] = {}
@@ -59,27 +62,32 @@ class Balancer:
         self._weighed: float | None = None
         self._changed: float | None = None
         self._wide: float | None = None
+        self._news = False
 
     def weighs(self, now: float) -> bool:
-        """Whether the next epoch, if it is a wide one, is to weigh its tablets."""
+        """Whether the next epoch, if it is wide, is to measure its tablets."""
         return self._slots > 1 and (self._weighed is None or now - self._weighed >= _WEIGH_EVERY)
 
     def observe(self, plan: Plan, reports: Sequence[IntervalReport], seconds: float, now: float) -> None:
-        """Takes note of an epoch that was committed."""
+        """Records a committed epoch."""
         if self._wide is None or not plan.compact:
             self._wide = now
         if plan.compact or not plan.weigh:
             return
         self._weighed = now - seconds
+        self._news = True
         self._epoch = _mix(self._epoch or seconds, seconds)
         ends = {(level, i.first): i.last for level, part in enumerate(plan.intervals, 1) for i in part}
+        by_level: dict[int, list[IntervalReport]] = {}
+        for report in reports:
+            by_level.setdefault(report.level, []).append(report)
         for level in range(1, len(plan.intervals) + 1):
-            found = [report for report in reports if report.level == level]
+            found = by_level.get(level, [])
             seen = self._levels.setdefault(level, _Level())
-            fresh = _by_tablet(found, ends)
+            fresh = _by_tablet(found, ends, self._tablets)
             old = seen.seconds if seen.weighings else fresh
             seen.seconds = [_mix(was, new) for was, new in zip(old, fresh, strict=True)]
-            seen.bytes = [0] * TABLETS
+            seen.bytes = [0] * self._tablets
             for report in found:
                 for node in report.nodes.values():
                     for tablet, (_, size) in node.weights.items():
@@ -87,18 +95,21 @@ class Balancer:
             seen.weighings += 1
 
     def changed(self, now: float, slots: int | None = None) -> None:
-        """The layout has become another one: what was weighed holds, what it made of it is to be seen."""
+        """Records a change of layout: the load stays known, its effect is to be measured."""
         self._changed = now
         self._slots = slots or self._slots
         for level in self._levels.values():
             level.weighings = min(level.weighings, 1)
 
     def decide(self, intervals: Sequence[Sequence[Interval]], now: float) -> Decision | None:
-        """The change that spares most, if one is worth it."""
+        """The change that saves most, if it is worth its cost."""
         if self._slots < 2 or (self._changed is not None and now - self._changed < _CHANGE_EVERY):
             return None
         if self._wide is not None and now - self._wide >= _REST_AFTER:
             return self._rest(intervals)
+        if not self._news:  # a search passes over all tablets: not in every epoch
+            return None
+        self._news = False
         best: tuple[float, Decision] | None = None
         for level, seen in self._levels.items():
             if seen.weighings < _WEIGHINGS:
@@ -116,7 +127,7 @@ class Balancer:
         return best[1] if best is not None else None
 
     def _rest(self, intervals: Sequence[Sequence[Interval]]) -> Decision | None:
-        even = even_intervals(self._slots, self._shards, 0)
+        even = even_intervals(self._slots, self._shards, 0, self._tablets)
         for level, part in enumerate(intervals, 1):
             if len(part) > len(even):
                 why = f"no large epoch for {_REST_AFTER:.0f} s: fewer intervals are fewer transactions"
@@ -128,9 +139,11 @@ def _mix(old: float, new: float) -> float:
     return (1 - _NEW_SHARE) * old + _NEW_SHARE * new
 
 
-def _by_tablet(reports: Sequence[IntervalReport], ends: dict[tuple[int, int], int]) -> list[float]:
-    """The seconds of intervals, laid on their tablets by the records that came."""
-    seconds = [0.0] * TABLETS
+def _by_tablet(
+    reports: Sequence[IntervalReport], ends: dict[tuple[int, int], int], tablets: int
+) -> list[float]:
+    """The seconds of intervals, divided among their tablets by number of records."""
+    seconds = [0.0] * tablets
     for report in reports:
         mine = range(report.first, ends[report.level, report.first])
         records = dict.fromkeys(mine, 0)
@@ -139,13 +152,13 @@ def _by_tablet(reports: Sequence[IntervalReport], ends: dict[tuple[int, int], in
                 records[tablet] += count
         total = sum(records.values())
         for tablet, count in records.items():
-            share = count / total if total else 1 / len(mine)  # timers alone: nobody knows whose
+            share = count / total if total else 1 / len(mine)  # timers only: divided evenly
             seconds[tablet] += report.seconds * share
     return seconds
 
 
 class Estimate:
-    """What a level takes of an epoch if its tablets are dealt to slots in a certain way."""
+    """The time of a level in an epoch under an assignment of its tablets to slots."""
 
     def __init__(
         self,
@@ -168,7 +181,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """The level's time: that of the busiest slot, or of all of them if they share few cores."""
+        """The level's time: that of the busiest slot, or of all if they share few cores."""
         return max(max(self.loads), sum(self.loads) / self.cores)
 
     @property
@@ -178,27 +191,28 @@ class Estimate:
 
     def runs(self) -> list[tuple[int, int]]:
         """The intervals: runs of tablets of one slot in one shard."""
-        per_shard = TABLETS // self.shards
+        tablets = len(self.slot_of)
+        per_shard = tablets // self.shards
         firsts = [
             tablet
-            for tablet in range(TABLETS)
+            for tablet in range(tablets)
             if tablet % per_shard == 0 or self.slot_of[tablet] != self.slot_of[tablet - 1]
         ]
-        return list(zip(firsts, [*firsts[1:], TABLETS], strict=True))
+        return list(zip(firsts, [*firsts[1:], tablets], strict=True))
 
     def cuts(self) -> Cuts:
-        """The layout in short."""
+        """The layout in its short form."""
         return [[first, self.slot_of[first]] for first, _ in self.runs()]
 
     def with_slot(self, first: int, last: int, slot: int) -> Estimate:
-        """The same, with a run of tablets given to a slot."""
+        """A copy with a run of tablets assigned to a slot."""
         slot_of = [*self.slot_of[:first], *[slot] * (last - first), *self.slot_of[last:]]
         return Estimate(slot_of, self.costs, self.slots, self.shards, self.cores)
 
 
 def improve(estimate: Estimate, sizes: Sequence[int]) -> Estimate:
-    """A layout with less work for the busiest slot, as few changes away as it takes."""
-    for _ in range(TABLETS):
+    """A layout with less work for the busiest slot, in the fewest changes."""
+    for _ in range(_MOVES):
         found = _relieve(estimate, sizes)
         if found is None:
             break
@@ -207,7 +221,7 @@ def improve(estimate: Estimate, sizes: Sequence[int]) -> Estimate:
 
 
 def _relieve(estimate: Estimate, sizes: Sequence[int]) -> Estimate | None:
-    """Gives a part of what the busiest slot has to the idlest one, where both are better off by it."""
+    """Moves a part of the busiest slot's tablets to the idlest one, if both gain."""
     hot = estimate.busiest
     cold = min(range(estimate.slots), key=estimate.loads.__getitem__)
     top = estimate.loads[hot]
@@ -215,11 +229,14 @@ def _relieve(estimate: Estimate, sizes: Sequence[int]) -> Estimate | None:
     for first, last in estimate.runs():
         if estimate.slot_of[first] != hot:
             continue
+        costs = estimate.costs[first:last]
+        before = list(itertools.accumulate(costs))
+        behind = list(itertools.accumulate(reversed(costs)))[::-1]
         for cut in range(first, last):
-            pieces.append((sum(estimate.costs[first : cut + 1]), first, cut + 1))
+            pieces.append((before[cut - first], first, cut + 1))
             if cut > first:
-                pieces.append((sum(estimate.costs[cut:last]), cut, last))
-    # The best piece evens the two out. What its border costs is in the estimate of those that come near.
+                pieces.append((behind[cut - first], cut, last))
+    # The best piece evens out the two slots. The cost of another interval is in the estimate.
     gap = (top - estimate.loads[cold]) / 2
     near = sorted(pieces, key=lambda piece: abs(piece[0] - gap))[:8]
     choices = [estimate.with_slot(first, last, cold) for _, first, last in near]
@@ -232,7 +249,7 @@ def _relieve(estimate: Estimate, sizes: Sequence[int]) -> Estimate | None:
 
 
 def _bytes(estimate: Estimate, sizes: Sequence[int]) -> list[int]:
-    """The state that each slot works on."""
+    """The bytes of state of each slot."""
     found = [0] * estimate.slots
     for slot, size in zip(estimate.slot_of, sizes, strict=True):
         found[slot] += size
@@ -240,14 +257,15 @@ def _bytes(estimate: Estimate, sizes: Sequence[int]) -> list[int]:
 
 
 def _tidy(estimate: Estimate) -> Estimate:
-    """Lets cold intervals, where there are many, join a neighbour if no slot becomes the busiest by it."""
-    per_shard = TABLETS // estimate.shards
+    """Merges idle intervals with a neighbour, if there are many and no slot suffers."""
+    tablets = len(estimate.slot_of)
+    per_shard = tablets // estimate.shards
     limit = max(estimate.loads)
     enough = _FEW * max(estimate.slots, estimate.shards)
     for first, last in sorted(estimate.runs(), key=lambda run: sum(estimate.costs[run[0] : run[1]])):
         if len(estimate.runs()) <= enough:
             break
-        beside = [t for t in (first - 1, last) if 0 <= t < TABLETS and t // per_shard == first // per_shard]
+        beside = [t for t in (first - 1, last) if 0 <= t < tablets and t // per_shard == first // per_shard]
         for tablet in beside:
             joined = estimate.with_slot(first, last, estimate.slot_of[tablet])
             if max(joined.loads) <= limit and len(joined.runs()) < len(estimate.runs()):

@@ -1,4 +1,4 @@
-"""The wall time of epochs: the machine's clock, and what becomes of one that is wrong for a while."""
+"""The wall time of epochs: the machine's clock, and what happens if it is wrong."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from millwheel.model.time import HOUR, SECOND, format_time
 
 logger = logging.getLogger("millwheel")
 
-_JUMP = HOUR  # less than that is a correction, a daylight saving that somebody set by hand, a long pause
+_JUMP = HOUR  # less is a correction, daylight saving set by hand, or a long pause
 
-_APART = SECOND  # as far as the clocks of two machines may be: a new driver waits until its own has caught up
+_APART = SECOND  # the largest difference between two machines' clocks for which a new driver waits
 
 
 class WallClock:
-    """Invariant: within a run time does not go back. A new run begins at the clock, whatever was before.
+    """Invariant: time does not go back within a run; a new run starts at the clock.
 
-    ``clock`` gives the time of day, ``steady`` one that nobody sets; without it no jump is noticed.
+    ``clock`` gives the time of day, ``steady`` a monotonic one; without it no jump is detected.
 
     >>> times = iter([50, 40, 60])
     >>> clock = WallClock(lambda: next(times))
@@ -32,13 +32,13 @@ class WallClock:
         self._steady = steady
         self._begun = False
         self._offset, self._read_at = 0, 0
-        """At the last reading: by how much the clock was ahead of the steady one, and that one."""
+        """At the last reading: the clock less the monotonic one, and the monotonic one."""
         self.time = 0
         """The time of the last reading; before the first one, that of the journal."""
         self.anew = False
-        """Whether it began anew, behind the time of the journal."""
+        """Whether it started behind the time of the journal."""
         self.jumped = 0
-        """How far the clock has jumped ahead in all, since it was first read."""
+        """The sum of the clock's forward jumps, since it was first read."""
 
     @staticmethod
     def of_the_machine() -> WallClock:
@@ -46,7 +46,7 @@ class WallClock:
         return WallClock(lambda: time.time_ns() // 1_000, lambda: time.monotonic_ns() // 1_000)
 
     def resume(self, at: int) -> None:
-        """Takes over the time of an epoch that an earlier driver has planned or committed."""
+        """Continues from the time of an epoch of an earlier driver."""
         self.time = max(self.time, at)
 
     def now(self) -> int:
@@ -57,7 +57,7 @@ class WallClock:
         else:
             if self._steady is not None and abs(reading - steady - self._offset) > _JUMP:
                 self._jump(reading, reading - steady - self._offset)
-            if self.time - reading > _JUMP:  # time goes on as fast as ever, though the clock is far behind
+            if self.time - reading > _JUMP:  # time keeps its pace though the clock is far behind
                 self.time += steady - self._read_at
         self._offset, self._read_at = reading - steady, steady
         self.time = max(self.time, reading)
@@ -68,7 +68,7 @@ class WallClock:
         if self.time - reading > _APART:
             logger.warning(
                 "the clock reads %s, and the last epoch of this store was at %s: one of the two is wrong. "
-                "Wall time begins anew at the clock; wall timers that were set for later stay where they are",
+                "Wall time starts again at the clock; wall timers that were set for later keep their times",
                 format_time(reading),
                 format_time(self.time),
             )
@@ -81,6 +81,8 @@ class WallClock:
             "ahead" if jump > 0 else "back",
             abs(jump) / HOUR,
             format_time(reading),
-            "" if reading >= self.time else f"; wall time goes on from {format_time(self.time)} in this run",
+            ""
+            if reading >= self.time
+            else f"; wall time continues from {format_time(self.time)} in this run",
         )
         self.jumped += max(jump, 0)

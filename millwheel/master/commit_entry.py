@@ -1,4 +1,4 @@
-"""The journal's entry for the last commit: a named value, and the one place that knows its bytes."""
+"""The journal's entry for the last commit, and its encoding."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from millwheel.watermark.marks import ComputationMarks
 
 
 class Holder(NamedTuple):
-    """What holds an injector's watermark."""
+    """The partition that holds an injector's watermark."""
 
     partition: str | None
     """None: the injector as a whole."""
     watermark: int | None
-    """None: it has no partition."""
+    """None: the injector has no partition."""
     why: str
 
 
 @dataclass
 class Commit:
-    """An epoch that is over: what the next one begins with, whoever drives it."""
+    """A committed epoch: the starting point of the next one, for any driver."""
 
     epoch: int = 0
     now: int = 0
     watermarks: dict[str, ComputationMarks] = field(default_factory=dict)
-    """By computation: what the authority has of it."""
+    """By computation: the authority's values."""
     sources: dict[WatermarkName, int] = field(default_factory=dict)
-    """By injector: its low watermark; percentile ones beside it."""
+    """By injector: its low watermark, and its percentiles."""
     totals: dict[str, Any] | None = None
     layout: list[Any] = field(default_factory=list)
-    """The intervals that the watermarks are of; empty where they are of several layouts."""
+    """The intervals of the watermarks; empty if they are of several layouts."""
     holders: dict[SourceName, Holder] = field(default_factory=dict)
-    """By injector: the partition that holds its watermark, where, and why."""
+    """By injector: the partition that holds its watermark, its value and the reason."""
     draining: bool = False
-    """Whether the epoch did not heed holds: one that continues it does not either."""
+    """Whether the epoch ignored holds: one that continues it does too."""
 
     def to_bytes(self) -> bytes:
-        """For the journal."""
+        """Encodes it for the journal."""
         watermarks = {name: marks.to_value() for name, marks in self.watermarks.items()}
         return pack(
             [
@@ -56,7 +56,7 @@ class Commit:
 
     @staticmethod
     def from_bytes(data: bytes | None) -> Commit:
-        """The inverse of `to_bytes`; of a pipeline that has committed nothing, the beginning."""
+        """The inverse of `to_bytes`; the initial value if nothing was committed."""
         if data is None:
             return Commit()
         found = Commit(*unpack(data))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from millwheel.model.graph import Graph
 from millwheel.model.injector import Injector
 from millwheel.model.sink import Sink
 
 
 class Connections:
-    """Invariant: what was opened is closed once, the last first, also where opening another one failed."""
+    """Invariant: each is closed once, in reverse order, also if opening or closing one failed."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._opened: list[Injector | Sink] = []
 
     def open(self, journal: str, *, follow: bool) -> None:
-        """Opens all of them, and tells the injectors whose they are: the name of the journal."""
+        """Opens all of them, and hands the injectors the name of the journal."""
         for source in self._graph.sources:
             self._opened.append(source.injector)
             source.injector.open(follow=follow)
@@ -31,16 +33,18 @@ class Connections:
         return [sink for sinks in self._graph.sinks.values() for sink in sinks]
 
     def resume(self, journal: str, epoch: int) -> None:
-        """Tells the sinks which epoch was committed last."""
+        """Passes the last committed epoch to the sinks."""
         for sink in self.sinks:
             sink.begin(journal, epoch)
 
     def commit(self, epoch: int) -> None:
-        """Tells the sinks that an epoch is committed."""
+        """Notifies the sinks that an epoch is committed."""
         for sink in self.sinks:
             sink.commit(epoch)
 
     def close(self) -> None:
-        """Closes what was opened."""
-        while self._opened:
-            self._opened.pop().close()
+        """Closes those that are open."""
+        opened, self._opened = self._opened, []
+        with ExitStack() as stack:  # the others are closed though one raises
+            for one in opened:
+                stack.callback(one.close)

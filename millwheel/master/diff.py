@@ -1,4 +1,4 @@
-"""What it means for a running pipeline to become another one (paper 3: dynamically, without a restart)."""
+"""The difference between a stored pipeline and a new one (3: dynamic topology)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from millwheel.model.keys import key_text
 from millwheel.model.names import SourceName
 from millwheel.model.replay import to_replay
 from millwheel.store.base import Store
-from millwheel.store.keyspace import after, check_format, row_prefix
+from millwheel.store.formats import check_format
+from millwheel.store.keyspace import JournalKey, after, row_prefix
 from millwheel.store.row import decode_row
 from millwheel.store.windows import OTHER_FORM, is_window, other_form
 
@@ -44,16 +45,16 @@ class Change:
     """As ``STREAM to SINK``."""
     sinks_removed: tuple[str, ...] = ()
     edges_added: tuple[str, ...] = ()
-    """Of computations that are kept: ``STREAM to COMPUTATION``, or ``COMPUTATION to STREAM``."""
+    """Of kept computations: ``STREAM to COMPUTATION``, ``COMPUTATION to STREAM``."""
     edges_removed: tuple[str, ...] = ()
     keys_changed: tuple[str, ...] = ()
-    """Key extractors of kept computations that are others now: their rows stand under the old keys."""
+    """Changed key extractors of computations in both: stored rows have the old keys."""
     refusals: tuple[str, ...] = ()
-    """Why it cannot be."""
+    """Why the change is impossible."""
 
     @property
     def lines(self) -> list[str]:
-        """What is added, removed or changed, a line for each; none where the pipeline is the same."""
+        """What is added, removed or changed, one line each; empty if nothing is."""
         found = [
             f"{what} {part} {name}"
             for part, added, removed in (
@@ -87,35 +88,37 @@ class Change:
         return "; ".join(parts) or "changes nothing"
 
     def to_value(self) -> dict[str, Any]:
-        """For a program."""
+        """Encodes it for programs."""
         return asdict(self)
 
     def check(self) -> None:
-        """Raises a `PipelineError` with all that stands against the change."""
+        """Raises a `PipelineError` with all refusals."""
         if self.refusals:
             raise PipelineError("; ".join(self.refusals))
 
 
 def change_at_start(new: Graph, store: Store, accept: Collection[str]) -> list[str]:
-    """The one comparison, at a start: what is not the pipeline that the store knows, a line for each.
+    """Compares a pipeline with its store's at a start: one line for each difference.
 
-    A `PipelineError` says why it cannot be; where the store has no pipeline yet, nothing has changed.
+    Raises a `PipelineError` if the change is impossible; a store without a pipeline differs in nothing.
     """
     check_accept(new, accept)
     with store.journal.snapshot() as snapshot:
-        check_format(snapshot.get(b"format"))
-        design = snapshot.get(b"design")
-    if design is None or unpack(design)["name"] != new.name:  # of another pipeline: refused when it is taken
+        check_format(snapshot.get(JournalKey.FORMAT), store.tablets)
+        design = snapshot.get(JournalKey.DESIGN)
+    if (
+        design is None or unpack(design)["name"] != new.name
+    ):  # another pipeline's store: refused on acquisition
         return []
     found = change(new, store, accept)
     found.check()
     for line in found.lines:
-        logger.warning("pipeline %s is not what its store knows: %s", new.name, line)
+        logger.warning("pipeline %s differs from the one in its store: %s", new.name, line)
     return found.lines
 
 
 def check_accept(new: Graph, accept: object) -> None:
-    """Refuses what is no list of the pipeline's computations."""
+    """Refuses anything but a list of the pipeline's computations."""
     names = [] if isinstance(accept, str) or not isinstance(accept, Collection) else list(accept)
     if isinstance(accept, str) or not isinstance(accept, Collection):
         raise PipelineError(f"accept is a list of names of computations, such as ['NAME'], not {accept!r}")
@@ -123,23 +126,25 @@ def check_accept(new: Graph, accept: object) -> None:
         if name not in new.nodes:
             known = ", ".join(new.nodes)
             raise PipelineError(
-                f"accept names {name!r}, which is no computation of the pipeline: it has {known}"
+                f"accept names {name!r}, which is not a computation of the pipeline: it has {known}"
             )
 
 
 def change(new: Graph, store: Store, accept: Collection[str] = ()) -> Change:
-    """What would become of the pipeline that a store belongs to, whether it runs or not.
+    """The change from the pipeline that a store belongs to, running or not.
 
-    ``accept`` names computations whose key extractors may be others than their rows were made with.
+    ``accept`` names computations whose key extractors may differ from those that made their rows.
     """
     with store.journal.snapshot() as snapshot:
-        found = {key: snapshot.get(key) for key in (b"design", b"numbers", b"versions")}
-        read = set(read_partitions(snapshot.scan(b"o", after(b"o"))))
+        found = {
+            key: snapshot.get(key) for key in (JournalKey.DESIGN, JournalKey.NUMBERS, JournalKey.VERSIONS)
+        }
+        read = set(read_partitions(snapshot.scan(JournalKey.PARTITIONS, after(JournalKey.PARTITIONS))))
     known = {key: unpack(value) if value is not None else None for key, value in found.items()}
-    design = known[b"design"]
+    design = known[JournalKey.DESIGN]
     if design is None:
         raise PipelineError("the store has no pipeline in it yet: there is nothing to change; run it")
-    numbers, versions = known[b"numbers"] or {}, known[b"versions"] or {}
+    numbers, versions = known[JournalKey.NUMBERS] or {}, known[JournalKey.VERSIONS] or {}
     against = _Refusals(design, new, store, numbers, versions, read, accept)
     refusals = against.all()
     return _difference(design, new, against.keys_changed, refusals)
@@ -179,7 +184,7 @@ def _edges(nodes: Mapping[str, Any], kept: Iterable[str]) -> list[str]:
 
 @dataclass
 class _Refusals:
-    """All that stands against a change."""
+    """The reasons against a change."""
 
     old: dict[str, Any]
     new: Graph
@@ -191,7 +196,7 @@ class _Refusals:
     keys_changed: list[str] = field(default_factory=list)
 
     def all(self) -> list[str]:
-        """The reasons, in plain words; none: it can be."""
+        """The reasons as text; empty: the change is possible."""
         if self.old["name"] != self.new.name:
             return [
                 f"the pipeline {self.old['name']!r} cannot become {self.new.name!r}: its store belongs to "
@@ -214,7 +219,7 @@ class _Refusals:
                 elif self._has_rows(name):
                     found.append(
                         f"{text}; its state is kept by the old keys. Give it another name and remove this "
-                        f"one, or accept the new keys for what comes from now on: accept=[{name!r}], or "
+                        f"one, or accept the new keys for records from now on: accept=[{name!r}], or "
                         f"--accept {shlex.quote(name)}"
                     )
                 else:
@@ -234,7 +239,7 @@ class _Refusals:
             _, shown_before, by_value_before = before[stream]
             if not same_python and not by_value and not by_value_before:
                 logger.warning(
-                    "computation %r, stream %r: the key extractor %s is taken for the one that it was, as "
+                    "computation %r, stream %r: the key extractor %s is assumed to be unchanged, as "
                     "functions of Python %s and %s cannot be compared",
                     name,
                     stream,
@@ -245,7 +250,7 @@ class _Refusals:
                 continue
             yield (
                 f"computation {name!r}, stream {public_name(stream)!r}: the key extractor was {shown_before} "
-                f"and is to be {shown}"
+                f"and now is {shown}"
             )
 
     def _has_rows(self, name: str) -> bool:
@@ -257,7 +262,7 @@ class _Refusals:
         return False
 
     def _check_state(self, name: str, computation: Computation) -> None:
-        """A codec that cannot read the stored state, or a version that cannot take it over."""
+        """Checks that the codec reads the stored state, and the version can migrate it."""
         prefix = row_prefix(self.numbers[name])
         folding = folding_of(computation)
         for shard in self.store.shards:
@@ -288,6 +293,6 @@ class _Refusals:
             computation.migrate(version, state)
         except Exception as error:
             raise PipelineError(
-                f"computation {name!r}: migrate() cannot make state of version {version} one of version "
+                f"computation {name!r}: migrate() cannot convert state of version {version} to version "
                 f"{computation.version} ({type(error).__name__}: {shorten(str(error), 120)})"
             ) from error

@@ -1,13 +1,13 @@
 """The driver: plan, journal, run, commit, recover.
 
-1. *Plan*: what the injectors have, up to the bound; nothing to do, no epoch (`millwheel.master.planner`).
+1. *Plan*: input of the injectors, up to the bound; without work, no epoch (`millwheel.master.planner`).
 2. *Journal* the plan. From here on the epoch will be run, by this driver or the next one.
-3. *Run* it. Intervals commit on their own (`millwheel.worker.commit`); one that already has answers from its
-   checkpoint.
-4. *Commit*: offsets, watermarks and totals, in one write. Then the injectors and sinks are told.
+3. *Run* it. Intervals commit on their own (`millwheel.worker.commit`); one that has committed already
+   answers from its checkpoint.
+4. *Commit*: offsets, watermarks and totals, in one write. Then the injectors and sinks are notified.
 
 A crash before 2 leaves nothing. Between 2 and 4, the next driver takes new sequencers and runs the plan
-again as it was journaled. After 4, the epoch is over; an injector may be told twice.
+again as it was journaled. After 4, the epoch is over; an injector may be notified twice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from millwheel.master import planner
 from millwheel.master.assignment import Change, Layout
 from millwheel.master.balancer import Balancer
 from millwheel.master.clock import WallClock
+from millwheel.master.collection import paused_collection
 from millwheel.master.commit_entry import Commit
 from millwheel.master.connections import Connections
-from millwheel.master.delivery import deliver
 from millwheel.master.ending import Drain, Ending, Start
 from millwheel.master.executor import Executor
 from millwheel.master.intervals import Cuts, check_slots
@@ -33,12 +33,12 @@ from millwheel.master.observer import Observer
 from millwheel.master.options import Options
 from millwheel.master.planner import Limits, Mode, Situation
 from millwheel.master.registry import enrol
-from millwheel.master.reports import error_of, reports_of
+from millwheel.master.reports import deliver, error_of, reports_of
 from millwheel.master.sizing import Sizer, without_start
 from millwheel.master.sources import Sources
 from millwheel.master.status import Report, Totals
+from millwheel.master.table_versions import Lookups
 from millwheel.master.tally import Tally
-from millwheel.master.watermark_reports import interval_mark
 from millwheel.model.graph import Graph
 from millwheel.model.names import WatermarkName
 from millwheel.model.time import MAX_TIME
@@ -51,8 +51,8 @@ from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WALL_TIMERS, WATE
 
 logger = logging.getLogger("millwheel")
 
-_STEP_BUDGET = 1.0  # seconds, and as long as an epoch is to take
-_TARGET = 1.0  # seconds that a full epoch is to take
+_STEP_BUDGET = 1.0  # seconds; at least the target of an epoch
+_TARGET = 1.0  # seconds for a full epoch
 
 
 class Driver:
@@ -70,9 +70,9 @@ class Driver:
         ending: Ending = Ending.CLOSE,
         balancer: Balancer | None = None,
     ) -> None:
-        """Takes the store and the journal over, and recovers what the last driver left."""
+        """Takes over the store and the journal, and recovers the last driver's epoch."""
         self.base = graph
-        """The pipeline as it was given; `graph` has the sources of those that catch up, too."""
+        """The pipeline as given; `graph` adds the sources of computations that catch up."""
         self.store = store
         self.options = options
         self.clock = clock if isinstance(clock, WallClock) else WallClock(clock)
@@ -81,7 +81,7 @@ class Driver:
         self.job: int | None = None
         """Of the last epoch: see `Executor.job`."""
         self.begins = start is Start.RUN
-        """Whether the run is yet to begin: it does with the first plan that is a new one."""
+        """Whether the run has not begun: it does with its first new plan."""
         self._ending = ending
         self._balancer = balancer
         if start is not Start.CHANGE:
@@ -104,15 +104,17 @@ class Driver:
                 graph.sources, found.partitions, last.sources, graph.percentiles, ending.closes
             )
             self.authority.admit(self.sources.watermarks, roster.watermarks)
-            back = roster.watermarks.keys() - last.watermarks.keys()  # it may have ended with another run
+            # A computation that returns may have ended with another run.
+            back = roster.watermarks.keys() - last.watermarks.keys()
             self.authority.lower(self.sources.watermarks, (), only=back)
             self.tally = Tally(Totals(last.totals))
             known = last.watermarks.keys() >= graph.nodes.keys()
             marks = None if not last.epoch else last.layout if known else []
             self.layout = Layout(graph, store, self.journal, options.slots or 1, sequencer, marks)
-            self.sources.tell_again()
+            self.sources.notify_again()
             self._connections.resume(self.journal.id, self.epoch)
             self.layout.fence(found.plan)
+            self.lookups = Lookups(graph.side_tables, self.journal)
         except BaseException:
             self.let_go()
             raise
@@ -120,17 +122,17 @@ class Driver:
         self._drain = Drain(last.draining, last.draining and self.authority.unfinished)
 
     def let_go(self) -> None:
-        """Lets go of the injectors and the sinks that were opened."""
+        """Closes the injectors and the sinks that were opened."""
         self._connections.close()
 
     def now(self) -> int:
-        """The wall time for the next epoch; it does not go back in this run, whatever the clock does."""
+        """The wall time for the next epoch; it never goes back in this run."""
         now = self.clock.now()
         self.sources.pass_over(self.clock.jumped)
         return now
 
     def next_plan(self, mode: Mode = Mode.NORMAL) -> Plan | None:
-        """The next epoch, or None where there is nothing to do; one that was begun is run again first."""
+        """The next epoch, or None without work; one that was begun is run again first."""
         if self.recovering is not None:
             plan = self.recovering.with_sequencer(self.layout.sequencer)
             self.clock.resume(plan.now)
@@ -143,12 +145,14 @@ class Driver:
         return found
 
     def _situation(self, mode: Mode) -> Situation:
-        """Asks the clock and the injectors, and takes stock; as a run begins, first lets it begin."""
+        """Reads the clock and polls the injectors; first begins the run, if it is new."""
         authority, sources = self.authority, self.sources
         continued = authority.unfinished
         now = self.clock.time if continued else self.now()
         begins = self.begins and not continued
         reads = mode.reads and not continued
+        if self.graph.side_tables:
+            self.lookups.refresh(now, only_new=continued)
         if begins:
             sources.begin()
         if reads or not sources.polled:
@@ -182,10 +186,12 @@ class Driver:
             next_wall=authority.next_wall,
             relogs=self.clock.anew,
             weighs=self._balancer is not None and self._balancer.weighs(time.perf_counter()),
+            lookups=self.lookups.versions(),
+            sinks=tuple(sorted(self.graph.sinks)),
         )
 
     def _choose(self, mode: Mode) -> list[Range]:
-        """What the next epoch reads."""
+        """The ranges that the next epoch reads."""
         skew = None if mode is Mode.OVER_SKEW else self.options.max_skew
         besides = self.graph.behind(self.graph.replays) if skew is not None else ()
         ceiling = planner.ceiling(self.authority.lows, skew, besides)
@@ -204,7 +210,7 @@ class Driver:
         return Limits(self.options.compact_below, self.options.due_limit, budget)
 
     def _rest(self, situation: Situation) -> None:
-        """Nothing is to run: watermarks that moved pass through the graph, and are journaled."""
+        """Without an epoch: applies watermarks that moved to the graph; journals them."""
         reached = {name: mark.watermark() for name, mark in situation.sources.items()}
         self.authority.pass_on(reached)
         if reached != self.sources.watermarks or self.sources.empty_changed():
@@ -214,7 +220,7 @@ class Driver:
             self.observer.idle()
 
     def next_plan_to_the_end(self) -> Plan | None:
-        """The next epoch of a run that ends by itself; where it closes, holds are not heeded at its end."""
+        """The next epoch of a run that ends by itself; at its close, holds are ignored."""
         plan = self.next_plan()
         closing = self._ending.closes and self.sources.exhausted
         if plan is None and closing and self.held:
@@ -227,25 +233,25 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Whether such a run has nothing more to do, known after a plan was asked for and there was none."""
+        """Whether such a run is over; valid after a plan was requested and was None."""
         return self.sources.exhausted and not (self._ending.closes and self.held)
 
     def conclude(self) -> None:
-        """Journals where event time really was, as the last thing of a run that closes (semantics 9)."""
+        """Journals how far event time was, as the last write of a run that closes (9)."""
         if self._ending.closes:
             lowered = self.sources.end()
             self.authority.lower(self.sources.watermarks, lowered)
             self._journal_commit([])
 
     def _reopen(self) -> None:
-        """Takes back, as a run begins, that an injector is at its end, where it goes on all the same.
+        """At the start of a run: reopens injectors that ended but have more input.
 
-        That is in the journal if the last run was stopped, or died before it had concluded.
+        The journal has such an end if the last run was stopped, or died before it had concluded.
         """
         self.begins = False
         lowered = self.sources.reopen()
         if lowered:
-            self._drain.draining = False  # event time goes on, and holds count again
+            self._drain.draining = False  # event time continues, and holds count again
         if self.authority.lower(self.sources.watermarks, lowered) or lowered:
             self._journal_commit([])
 
@@ -259,11 +265,13 @@ class Driver:
         error = error_of(frames)
         if error is not None:
             self._fail(plan, error)
-        reports = reports_of(plan, frames)
+        with paused_collection():
+            reports = reports_of(plan, frames)
         moments.append(time.perf_counter())
-        deliver(self.graph, plan, reports)
+        deliver(self.graph, plan.epoch, reports)
         moments.append(time.perf_counter())
-        self._commit(plan, reports)
+        with paused_collection():
+            self._commit(plan, reports)
         moments.append(time.perf_counter())
         records, spent = sum(report.records_in for report in reports), moments[-1] - moments[0]
         waiting = sum(self.sources.lag().values()) if records >= self.sizer.bound // 2 else 0
@@ -280,12 +288,12 @@ class Driver:
         return reports
 
     def lay_out(self, levels: dict[int, tuple[Cuts, str]]) -> None:
-        """Gives levels other intervals, each for a reason, between two epochs."""
+        """Changes the intervals of levels, between two epochs."""
         self._changed(self.layout.change(levels, self.epoch, self.clock.time))
 
     def rescale(self, slots: int) -> None:
-        """Works with another number of slots from the next epoch on."""
-        check_slots(slots)
+        """Uses another number of slots from the next epoch on."""
+        check_slots(slots, self.store.tablets)
         if slots != self.layout.slots:
             self._changed(self.layout.rescale(slots, self.epoch, self.clock.time))
 
@@ -297,9 +305,9 @@ class Driver:
             self._balancer.changed(time.perf_counter(), self.layout.slots)
 
     def _fail(self, plan: Plan, error: BaseException) -> NoReturn:
-        """Raises what a task met. A plan of which nothing is in the store is forgotten.
+        """Raises a task's error. A plan of which nothing is in the store is removed.
 
-        So the next start may plan anew, over input that was fixed. Otherwise the plan stays, and the
+        So the next start may plan again, over input that was fixed. Otherwise the plan stays, and the
         next start runs it again: what is in the store came from these very ranges. Weak productions may
         have reached a sink though nothing is in the store.
         """
@@ -310,11 +318,11 @@ class Driver:
         raise error
 
     def _commit(self, plan: Plan, reports: list[IntervalReport]) -> None:
-        self.tally.add(plan, reports)
+        self.tally.add(plan.now, reports)
         for report in reports:
             for name, node in report.nodes.items():
                 filtered = self.tally.filter(name, report.first)
-                self.authority.report(name, report.first, interval_mark(report.sequencer, node, filtered))
+                self.authority.report(name, report.first, node.mark(report.sequencer, filtered))
         changed = self.sources.commit(plan, reports)
         layout = {
             name: {i.first for i in plan.intervals[self.graph.level_of[name] - 1]}
@@ -330,11 +338,11 @@ class Driver:
         )
         self.layout.ran(plan)
         self._journal_commit(changed)
-        self.sources.tell(changed)
+        self.sources.notify(changed)
         self._connections.commit(self.epoch)
 
     def _journal_commit(self, partitions: list[Committed]) -> None:
-        """Journals the end of an epoch, or what is known of watermarks while nothing runs."""
+        """Journals the end of an epoch, or watermarks that moved without one."""
         commit = Commit(
             epoch=self.epoch,
             now=self.clock.time,
@@ -349,15 +357,18 @@ class Driver:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is due without new input: no timer was left, and none becomes due by what
-        the intervals of the last epoch did not know of each other yet."""
+        """Whether nothing is due without new input.
+
+        No timer was left, and none becomes due by reports that the intervals of the last epoch did not
+        have of each other yet.
+        """
         if self.authority.unfinished:
             return False
         return not self.authority.makes_due(self.sources.watermarks)
 
     @property
     def held(self) -> bool:
-        """Whether something keeps the watermarks from their end though the injectors are exhausted."""
+        """Whether something holds the watermarks though the injectors are exhausted."""
         return not self._drain.at_rest and any(mark < MAX_TIME for mark in self.authority.marks().values())
 
     @property
@@ -369,7 +380,7 @@ class Driver:
         return {name: sum(self.authority.counter(name, i) for i in counters) for name in self.graph.nodes}
 
     def report(self) -> Report:
-        """What was done since this driver started, and where it stands."""
+        """The counts since this driver started, and its current state."""
         report = self.tally.report(self.graph)
         report.low_watermarks = dict(self.authority.lows)
         report.input_watermarks = dict(self.authority.inputs)
@@ -378,12 +389,13 @@ class Driver:
         report.idle_partitions = {str(name): found for name, found in self.sources.idle.items()}
         report.lag = self.sources.lag()
         report.changes = self.layout.changes
+        report.lookups = self.lookups.status()
         if self._drain.drained or self.tally.holds_ended:
             report.unreleased_holds = self.tally.holds_ended + self._unreleased
         return report
 
     def close(self) -> None:
-        """Lets go of the injectors, the sinks and the store."""
+        """Closes the injectors, the sinks and the store."""
         try:
             if self.observer is not None:
                 self.observer.close()

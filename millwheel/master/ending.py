@@ -1,4 +1,4 @@
-"""The beginning and the end of a run (semantics 9): what an epoch that drains has done, and what is left."""
+"""The beginning and the end of a run (semantics 9), and the state of a drain."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ class Ending(Enum):
     """How a run ends."""
 
     CLOSE = "close"
-    """With its injectors, and event time with them: every window closes."""
+    """With its injectors; event time ends, and every window closes."""
     LEAVE_OPEN = "leave open"
-    """As soon as what was there is processed: event time goes on in a later run."""
+    """When its input at the start is processed: event time continues in a later run."""
     NEVER = "never"
     """When it is stopped: it follows its injectors."""
 
     @property
     def closes(self) -> bool:
-        """Whether event time ends where the injectors do."""
+        """Whether event time ends with the injectors."""
         return self is not Ending.LEAVE_OPEN
 
 
 class Start(Enum):
-    """What a driver is the start of."""
+    """What a driver is started for."""
 
     RUN = "run"
-    """A new run: an injector that was at its end may go on."""
+    """A new run: an injector that was at its end may continue."""
     RECOVERY = "recovery"
     """The same run, after a crash."""
     CHANGE = "change"
-    """The same run of another graph: this process has the store already."""
+    """The same run with another graph: this process holds the store already."""
 
 
 @dataclass
 class Drain:
-    """How far the end of a run has come.
+    """The progress of the end of a run.
 
-    Invariant: an epoch that continues one that did not heed holds does not heed them either.
+    Invariant: an epoch that continues one that ignored holds ignores them too.
     """
 
     draining: bool = False
-    """Whether the last epoch did not heed holds."""
+    """Whether the last epoch ignored holds."""
     drained: bool = False
-    """Whether an epoch of this run did not."""
+    """Whether an epoch of this run ignored holds."""
     at_rest: bool = False
-    """Whether an epoch that drains has moved nothing, so that no other one will."""
+    """Whether a draining epoch has moved nothing, so that no further one will."""
 
     def committed(self, *, drains: bool, unfinished: bool, moved: bool) -> None:
-        """An epoch was committed; whether it drains, left something, and moved a watermark."""
+        """Records a committed epoch: if it drains, left work, or moved a watermark."""
         self.draining = drains
         self.drained = self.drained or drains
         self.at_rest = drains and not unfinished and not moved

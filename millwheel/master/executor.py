@@ -1,4 +1,4 @@
-"""What carries the tasks of an epoch: Spark, or this process."""
+"""The seam to what runs the tasks of an epoch: Spark, or this process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from millwheel.worker.plan import Plan
 
 
 class Executor(Protocol):
-    """Runs the tasks of an epoch somewhere, and returns the frames of the last level."""
+    """Runs the tasks of an epoch, and returns the frames of the last level."""
 
     job: int | None
-    """The number under which the place's own page shows the last epoch, where it has one."""
+    """The last epoch's job number on the executor's own page, if it has one."""
 
     def execute(self, plan: Plan) -> list[Frame]: ...
 
@@ -22,10 +22,10 @@ class Executor(Protocol):
 
 @runtime_checkable
 class Interruptible(Protocol):
-    """An executor that can be asked, from another thread, what it is doing, and to give it up."""
+    """An executor that another thread can query and cancel."""
 
     def doing(self) -> list[Note]:
-        """What its workers have in hand, the longest first."""
+        """The activities of its workers, the longest first."""
 
     def cancel(self) -> None:
-        """Ends the epoch that runs, and the Python workers in it: `execute` raises `Interrupted`."""
+        """Ends the running epoch and its Python workers: `execute` raises `Interrupted`."""

@@ -1,15 +1,14 @@
-"""Hot keys: those that have a good part of a computation's records, over a run."""
+"""Hot keys: those with a large percentage of a computation's records in a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from millwheel.worker.report import IntervalReport
-
-_MANY = 1_000  # records of a computation in a run: among fewer, a key is soon a good part
+_MANY = 1_000  # records of a computation in a run: with fewer, any key is a large percentage
 _HOT = 0.05  # of the records of a run
-_KEPT = 64  # keys of a computation that are counted; of more, those with the fewest records go
+_KEPT = 64  # keys counted for a computation; beyond that those with the fewest records are dropped
 
 
 @dataclass
@@ -20,33 +19,32 @@ class _Seen:
 
 
 class HotKeys:
-    """Counts the keys that were hot in an epoch. A share is of all records of the run, and never too large.
+    """Counts the keys that were hot in an epoch, as a lower bound of their share.
 
-    An interval reports its hottest key where it has a twentieth of the interval's records or more; what a key
-    had in other epochs is not known, and not counted.
+    An interval reports its hottest key if it has 5% of the interval's records or more; the key's records in
+    other epochs are not counted. A share is of all records of the run.
     """
 
     def __init__(self) -> None:
         self._records: dict[str, int] = {}
         self._seen: dict[str, dict[str, _Seen]] = {}
 
-    def add(self, now: int, reports: Iterable[IntervalReport]) -> None:
-        """Adds an epoch, which was at a wall time."""
-        for report in reports:
-            for name, node in report.nodes.items():
-                self._records[name] = self._records.get(name, 0) + node.records
-                if node.hot:
-                    key, count = node.hot
-                    seen = self._seen.setdefault(name, {})
-                    known = seen.setdefault(key, _Seen(0, now, now))
-                    known.records += count
-                    known.last = now
-                    if len(seen) > 2 * _KEPT:
-                        most = sorted(seen.items(), key=lambda entry: -entry[1].records)
-                        self._seen[name] = dict(most[:_KEPT])
+    def add(self, now: int, name: str, records: int, hot: Sequence[Any]) -> None:
+        """Adds a computation's records in one interval, and [hottest key, its records]."""
+        self._records[name] = self._records.get(name, 0) + records
+        if not hot:
+            return
+        key, count = hot
+        seen = self._seen.setdefault(name, {})
+        known = seen.setdefault(key, _Seen(0, now, now))
+        known.records += count
+        known.last = now
+        if len(seen) > 2 * _KEPT:
+            most = sorted(seen.items(), key=lambda entry: -entry[1].records)
+            self._seen[name] = dict(most[:_KEPT])
 
     def found(self) -> dict[str, tuple[str, float, int, int]]:
-        """By computation: its hottest key, the share of the run's records, and when it was hot: from, to."""
+        """By computation: its hottest key, its share, and when it was hot: from, to."""
         found = {}
         for name, seen in self._seen.items():
             key, known = max(seen.items(), key=lambda entry: (entry[1].records, entry[0]))

@@ -1,4 +1,4 @@
-"""Reports and jobs as HTML, for notebooks: a table of computations and a small chart."""
+"""Reports and jobs as HTML, for notebooks: a table and a small chart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from millwheel.model.time import format_time
 from millwheel.worker.counters import TROUBLE
 
 _COLUMNS = ("records", "produced", *(each.name for each in TROUBLE))
-_ALWAYS = 2  # of these; the others where one of them counts something
+_ALWAYS = 2  # of the columns are always shown; the others if not zero
 _WIDTH, _HEIGHT = 240, 36
 
 
 def notebook_display() -> Any:
-    """IPython's module for showing things: there in a notebook, and no dependency of ours."""
+    """IPython's display module, which a notebook has; not a dependency."""
     return importlib.import_module("IPython.display")
 
 
@@ -37,11 +37,12 @@ def table(report: Report) -> str:
     )
     title = f"<b>{escape(report.pipeline)}</b>: {report.epochs:,} epochs, {report.records_in:,} records in"
     slow = "".join(f"<p>slow: {escape(note.place)}</p>" for note in report.slow)
+    slow += "".join(f"<p>warning: {escape(text)}</p>" for text in report.warnings)
     return f"<p>{title}</p>{slow}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def bars(values: Sequence[float], label: str) -> str:
-    """A small chart of numbers from left to right, as SVG; nothing where there is nothing to draw."""
+    """A small bar chart as SVG; empty without values."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return ""

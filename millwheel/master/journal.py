@@ -1,21 +1,8 @@
-"""The journal: all that a driver needs to go on where another one ended.
+"""The journal: all that a driver needs to continue from another one.
 
-    format      the layout of the store, a number
-    pipeline    the name of the pipeline that the store belongs to
-    numbers ... who is in the pipeline: see `millwheel.master.registry`
-    shape       who reads and writes which stream, for those who look at the store
-    design      what the pipeline is, as far as a change of it can be judged: see `millwheel.master.topology`
-    topology    the levels and edges of the graph that the plan was made for
-    id          a name that no other store has
-    driver      the generation of drivers, and who the present one is; a change of intervals takes the next
-    layout      the intervals of each level that the next epoch is to have, and the last changes of them
-    plan        the epoch that was started last
-    commit      the epoch that was committed last, the watermarks, the totals
-    o...        one entry for each injector and partition: offset, watermark, newest timestamp
-    request, answer   what other processes ask: see `millwheel.master.mailbox`
-    watch, h... what an observer notes for those who look: see `millwheel.watch.history`
-
-Each write says which generation it comes from; a driver that was taken over is refused (6.2).
+Its entries are those of `millwheel.store.keyspace.JournalKey`; computations are entered by
+`millwheel.master.registry`, requests by `millwheel.master.mailbox`, notes by `millwheel.watch.history`.
+Each write carries its generation; one of a driver that was taken over is refused (6.2).
 """
 
 from __future__ import annotations
@@ -33,9 +20,11 @@ from millwheel.model.injector import Offset
 from millwheel.model.names import Sender, SourceName, source_name
 from millwheel.model.time import MIN_TIME
 from millwheel.store.base import Get, Guard, Snapshot, Store, read
-from millwheel.store.keyspace import FORMAT, after, check_format, partition_key
+from millwheel.store.formats import check_format, format_of
+from millwheel.store.keyspace import JournalKey, after, partition_key
 from millwheel.store.unfinished import refuse_unfinished
 from millwheel.worker.commit import weak_levels
+from millwheel.worker.form import form_of
 from millwheel.worker.plan import Plan
 
 T = TypeVar("T")
@@ -52,12 +41,12 @@ class Partition:
 
 @dataclass
 class Recovered:
-    """What the journal says when a driver starts."""
+    """The journal's content when a driver starts."""
 
     commit: Commit = field(default_factory=Commit)
     partitions: dict[SourceName, dict[str, Partition]] = field(default_factory=dict)
     plan: Plan | None = None
-    """An epoch that was started and not committed: it is run again, as it was planned."""
+    """An epoch that was started and not committed: it is run again as planned."""
 
 
 Committed = tuple[SourceName, str, Partition]
@@ -65,7 +54,7 @@ Committed = tuple[SourceName, str, Partition]
 
 
 class _Moved(Exception):
-    """What was read is not there any more."""
+    """The value that was read has changed."""
 
 
 class Journal:
@@ -73,17 +62,20 @@ class Journal:
 
     def __init__(self, store: Store) -> None:
         self._shard = store.journal
+        self._tablets = store.tablets
         self._generation = 0
         self._owner = ""
         self._entry = b""
         self.id = ""
-        """A name that no other store has; known once the journal is acquired."""
+        """A name unique to this store; set once the journal is acquired."""
 
     def acquire(self, graph: Graph, owner: str) -> int:
-        """Makes this driver the owner: a new generation, whose number is the new sequencer."""
+        """Makes this driver the owner: a new generation, whose number is its sequencer."""
         self.read(refuse_unfinished)
-        form, name, driver, id = self._get(b"format", b"pipeline", b"driver", b"id")
-        check_format(form)
+        form, name, driver, id = self._get(
+            JournalKey.FORMAT, JournalKey.PIPELINE, JournalKey.DRIVER, JournalKey.ID
+        )
+        check_format(form, self._tablets)
         if name is not None and unpack(name) != graph.name:
             raise StoreError(
                 f"the store belongs to the pipeline {unpack(name)!r}, not to {graph.name!r}: "
@@ -93,41 +85,41 @@ class Journal:
         self._owner = owner
         self.id = unpack(id) if id is not None else uuid.uuid4().hex
         generation = self._generation
-        # No other entry is like it: a store that is cut off makes the write again, and must know it then.
+        # Unique: a store that reconnects repeats the write, and must recognise it as its own.
         self._entry = entry = pack([generation, owner, uuid.uuid4().hex])
 
         def guard(get: Get) -> None:
-            found = get(b"driver")
+            found = get(JournalKey.DRIVER)
             if found is not None and found != entry and unpack(found)[0] >= generation:
-                raise FencedError(f"{unpack(found)[1]} has taken this pipeline in the same moment")
+                raise FencedError(f"{unpack(found)[1]} has taken over this pipeline at the same moment")
 
         puts = [
-            (b"format", pack(FORMAT)),
-            (b"pipeline", pack(graph.name)),
-            (b"driver", entry),
-            (b"id", pack(self.id)),
+            (JournalKey.FORMAT, pack(format_of(self._tablets))),
+            (JournalKey.PIPELINE, pack(graph.name)),
+            (JournalKey.DRIVER, entry),
+            (JournalKey.ID, pack(self.id)),
         ]
         self._shard.write(puts, (), guard)
         return generation
 
     @property
     def sequencer(self) -> int:
-        """Of this driver, once the journal is acquired."""
+        """The sequencer of this driver, once the journal is acquired."""
         return self._generation
 
     def owner(self) -> str:
-        """Who drives the pipeline now."""
-        (found,) = self._get(b"driver")
+        """The current driver of the pipeline."""
+        (found,) = self._get(JournalKey.DRIVER)
         return str(unpack(found)[1]) if found is not None else "nobody"
 
     def read(self, look: Callable[[Snapshot], T]) -> T:
-        """Looks at the journal, in one reading."""
+        """Reads the journal, in one snapshot."""
         return read(self._shard, look)
 
     def swap(
         self, key: bytes, old: bytes | None, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()
     ) -> bool:
-        """Writes if a key still has the value that was read; False: somebody else was faster."""
+        """Writes if a key still has the value that was read; False: it has not."""
 
         def guard(get: Get) -> None:
             if get(key) != old:
@@ -140,10 +132,14 @@ class Journal:
         return True
 
     def recover(self) -> Recovered:
-        """What the last driver left."""
-        keys = (b"commit", b"plan")
+        """Reads what the last driver journaled."""
+        keys = (JournalKey.COMMIT, JournalKey.PLAN)
         (commit, plan), entries = read(
-            self._shard, lambda snapshot: (snapshot.get_each(keys), list(snapshot.scan(b"o", after(b"o"))))
+            self._shard,
+            lambda snapshot: (
+                snapshot.get_each(keys),
+                list(snapshot.scan(JournalKey.PARTITIONS, after(JournalKey.PARTITIONS))),
+            ),
         )
         found = Recovered(Commit.from_bytes(commit), read_partitions(entries))
         if plan is not None:
@@ -153,50 +149,54 @@ class Journal:
         return found
 
     def planned_for(self, graph: Graph) -> tuple[bool, bool]:
-        """Whether the last plan was made for a graph like this one, and whether all was strong in it."""
+        """Whether the last plan was for such a graph, and whether all of it was strong."""
         with self._shard.snapshot() as snapshot:
-            topology = snapshot.get(b"topology")
+            topology = snapshot.get(JournalKey.TOPOLOGY)
         if topology is None:
             return False, False
         *shape, weak = unpack(topology)
         return shape == unpack(_signature(graph))[:-1], not weak
 
     def plan(self, plan: Plan, graph: Graph) -> None:
-        """Journals a plan, before any work is done for it."""
-        self._write([(b"plan", plan.to_bytes()), (b"topology", _signature(graph))])
+        """Journals a plan, before any of its work is done."""
+        self._write([(JournalKey.PLAN, plan.to_bytes()), (JournalKey.TOPOLOGY, _signature(graph))])
 
     def forget_plan(self) -> None:
-        """Drops a plan of which nothing is in the store."""
-        self._write([], [b"plan"])
+        """Removes a plan of which nothing is in the store."""
+        self._write([], [JournalKey.PLAN])
 
     def commit(
         self, commit: Commit, partitions: Iterable[Committed], notes: Iterable[tuple[bytes, bytes]] = ()
     ) -> None:
-        """Journals the end of an epoch, or what is known of watermarks while nothing runs.
+        """Journals the end of an epoch, or watermarks that moved without one.
 
-        ``partitions`` are those that were read in it, ``notes`` what an observer has to say.
+        ``partitions`` are those that were read in it, ``notes`` those of an observer.
         """
-        puts = [(b"commit", commit.to_bytes())]
+        puts = [(JournalKey.COMMIT, commit.to_bytes())]
         for source, partition, state in partitions:
             value = pack([list(source), partition, state.offset, state.watermark, state.newest])
             puts.append((partition_key(source, partition), value))
         self._write([*puts, *notes])
 
     def layout(self) -> dict[str, Any]:
-        """The intervals that were chosen last, and why; empty where they were never changed."""
+        """The last chosen intervals and the reasons; empty if they never changed."""
         with self._shard.snapshot() as snapshot:
             return read_layout(snapshot)
 
     def renew(self, layout: dict[str, Any]) -> int:
-        """Journals other intervals under the next generation of the same driver: their new sequencer."""
+        """Journals other intervals under the driver's next generation: their sequencer."""
         entry = pack([self._generation + 1, self._owner, uuid.uuid4().hex])
-        self._write([(b"driver", entry), (b"layout", pack(layout))], renewed=entry)
+        self._write([(JournalKey.DRIVER, entry), (JournalKey.LAYOUT, pack(layout))], renewed=entry)
         self._generation += 1
         self._entry = entry
         return self._generation
 
+    def write(self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        """Writes entries that have no order among those of epochs."""
+        self._write(puts, deletes)
+
     def note(self, notes: list[tuple[bytes, bytes]]) -> None:
-        """Journals what an observer notes, on its own."""
+        """Journals an observer's notes, on their own."""
         self._write(notes)
 
     def _get(self, *keys: bytes) -> list[bytes | None]:
@@ -210,12 +210,12 @@ class Journal:
         renewed: bytes | None = None,
     ) -> None:
         def guard(get: Get) -> None:
-            found = get(b"driver")
+            found = get(JournalKey.DRIVER)
             if found != self._entry and (renewed is None or found != renewed):
                 owner = unpack(found)[1] if found is not None else "nobody"
                 raise FencedError(
                     f"this driver ({self._owner}) was taken over by {owner}: it stops, and the other one "
-                    "goes on; nothing is lost"
+                    "continues; nothing is lost"
                 )
             if more is not None:
                 more(get)
@@ -225,22 +225,24 @@ class Journal:
 
 @dataclass(frozen=True)
 class Shape:
-    """Who reads and writes which stream."""
+    """The readers and writers of each stream."""
 
     inputs: dict[str, list[str]]
     producers: dict[str, list[Sender]]
     replays: dict[str, dict[Sender, Sender]] = field(default_factory=dict)
-    """By computation that catches up: which injector stands for which."""
+    """By computation that catches up: its own injector for each shared one."""
+    forms: dict[str, str] = field(default_factory=dict)
+    """By computation: whether it uses columns or objects; empty in older stores."""
 
     def senders(self, name: str) -> list[Sender]:
-        """Whose watermarks bound a computation's input."""
+        """The senders whose watermarks bound a computation's input."""
         own = self.replays.get(name, {})
         return [own.get(sender, sender) for stream in self.inputs[name] for sender in self.producers[stream]]
 
 
 def read_layout(snapshot: Snapshot) -> dict[str, Any]:
-    """The intervals that the next epoch is to have, and their last changes."""
-    data = snapshot.get(b"layout")
+    """The intervals for the next epoch, and their last changes."""
+    data = snapshot.get(JournalKey.LAYOUT)
     return unpack(data) if data is not None else {}
 
 
@@ -248,15 +250,16 @@ def shape_of(graph: Graph) -> bytes:
     """The shape of a graph, for the journal."""
     inputs = {name: list(node.inputs) for name, node in graph.nodes.items()}
     producers = {stream: list(found) for stream, found in graph.producers.items()}
-    return pack([inputs, producers, graph.replays])
+    forms = {name: form for name in graph.nodes if (form := form_of(graph, name))}
+    return pack([inputs, producers, graph.replays, forms])
 
 
 def read_shape(snapshot: Snapshot) -> Shape | None:
     """The shape of the pipeline that a store belongs to."""
-    data = snapshot.get(b"shape")
+    data = snapshot.get(JournalKey.SHAPE)
     if data is None:
         return None
-    inputs, producers, replays = unpack(data)
+    inputs, producers, replays, *forms = unpack(data)
     return Shape(
         inputs,
         {stream: list(map(_sender, found)) for stream, found in producers.items()},
@@ -264,6 +267,7 @@ def read_shape(snapshot: Snapshot) -> Shape | None:
             name: {source_name(one): source_name(other) for one, other in own.items()}
             for name, own in replays.items()
         },
+        *forms,
     )
 
 
@@ -272,7 +276,7 @@ def _sender(value: Any) -> Sender:
 
 
 def read_partitions(entries: Iterable[tuple[bytes, bytes]]) -> dict[SourceName, dict[str, Partition]]:
-    """How far each partition of each injector has been read, from their entries."""
+    """By injector and partition: how far it has been read, from their entries."""
     found: dict[SourceName, dict[str, Partition]] = {}
     for _, value in entries:
         source, partition, *state = unpack(value)
@@ -281,7 +285,7 @@ def read_partitions(entries: Iterable[tuple[bytes, bytes]]) -> dict[SourceName, 
 
 
 def _signature(graph: Graph) -> bytes:
-    """What a plan depends on: which computations run in which level, and what edges mean."""
+    """What a plan depends on: the computations of each level, and the edges' keys."""
     return pack(
         [
             [list(level) for level in graph.levels],

@@ -9,7 +9,7 @@ from millwheel.worker.step import Worker
 
 
 class LocalExecutor:
-    """One worker in this process does it all."""
+    """Runs all tasks with one worker in this process."""
 
     job: int | None = None
 
@@ -20,4 +20,4 @@ class LocalExecutor:
         return run_epoch(self._worker, plan)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resource is held."""

@@ -1,11 +1,11 @@
-"""What other processes ask of a running pipeline, by way of its journal.
+"""Requests of other processes to a running pipeline, through its journal.
 
-    request ID    the sequencer of the driver that it is for, what is asked, and the particulars
-    answer ID     the state (taken, done, refused) and what there is to say
+    request ID    the sequencer of the driver that it is for, the action, and its arguments
+    answer ID     the state (taken, done, refused) and the result
 
-Whoever asks names the sequencer of the driver that runs; a driver takes up only what names it, or a driver
-that it came from in the same process. So a request that nobody took up is never carried out by a later run.
-The asker removes the answer when it has read it, and its request when it has waited long enough.
+A request names the sequencer of the running driver; a driver accepts only requests that name it, or a
+driver that it replaced in the same process. So a request that was not accepted is never carried out by a
+later run. The client removes the answer once it has read it, and its request when it has timed out.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from typing import Any
 from millwheel.errors import MillWheelError, PipelineError, StoreError
 from millwheel.model.codec import pack, unpack
 from millwheel.store.base import Get, Snapshot, Store, read
-from millwheel.store.keyspace import after
+from millwheel.store.keyspace import JournalKey, after
 
-_REQUEST, _ANSWER = b"request\x00", b"answer\x00"
-_LOOK_EVERY = 0.1  # seconds between looks for requests: a read of the journal, which may be across a network
+_LOOK_EVERY = 0.1  # seconds between checks for requests: a read of the journal, possibly over a network
 _TAKEN, _DONE, _REFUSED = "taken", "done", "refused"
-_ALIVE_EVERY = 2.0  # seconds between looks whether the driver is still there
+ALIVE_EVERY = 2.0  # seconds between checks that the driver is alive
 
 Tell = Callable[[str], None]
-"""Told how it goes while somebody waits."""
+"""Called with the progress while a client waits."""
 
 
 @dataclass
 class Request:
-    """Something that was asked of this driver."""
+    """A request to this driver."""
 
     id: bytes
     what: str
@@ -40,69 +39,75 @@ class Request:
 
 
 class Requests:
-    """The requests to one job. Not thread-safe: the job's thread looks."""
+    """The requests to one job. Not thread-safe: used by the job's thread only."""
 
     def __init__(self, store: Store, sequencer: int) -> None:
         self._journal = store.journal
         self._mine = {sequencer}
-        self._looked = 0.0
+        self.checked_at = 0.0
         self._open: dict[bytes, None] = {}
         self._clear()
 
     def follow(self, sequencer: int) -> None:
-        """The pipeline has become another one, in the same process."""
+        """Continues with the sequencer of a changed pipeline, in the same process."""
         self._mine.add(sequencer)
 
     def _clear(self) -> None:
-        """Removes what is for drivers that are gone, and answers that nobody fetched."""
+        """Removes requests to drivers that ended, and answers that were not read."""
         stale = read(self._journal, self._stale)
         if stale:
             self._journal.write([], stale)
 
     def _stale(self, snapshot: Snapshot) -> list[bytes]:
-        others = [key for key, value in _scan(snapshot, _REQUEST) if unpack(value)[0] not in self._mine]
-        return others + [key for key, _ in _scan(snapshot, _ANSWER)]
+        others = [
+            key for key, value in _scan(snapshot, JournalKey.REQUEST) if unpack(value)[0] not in self._mine
+        ]
+        return others + [key for key, _ in _scan(snapshot, JournalKey.ANSWER)]
 
     def asked_to_stop(self) -> float | None:
-        """Within how many seconds somebody wants a stop, if anybody does; it is not taken by this."""
-        found = read(self._journal, lambda snapshot: [unpack(v) for _, v in _scan(snapshot, _REQUEST)])
+        """The timeout in seconds of a pending stop request, if any; does not take it."""
+        found = read(
+            self._journal, lambda snapshot: [unpack(v) for _, v in _scan(snapshot, JournalKey.REQUEST)]
+        )
         stops = [given for to, what, given in found if to in self._mine and what == "stop"]
         return min((float(given["timeout"]) for given in stops if "timeout" in given), default=None)
 
     def take(self, *, now: bool = False) -> list[Request]:
-        """What has come since the last look; nothing if that was just now, unless it is to be ``now``."""
+        """New requests; none within a short time of the last check, unless ``now``."""
         moment = time.monotonic()
-        if moment - self._looked < _LOOK_EVERY and not now:
+        if moment - self.checked_at < _LOOK_EVERY and not now:
             return []
-        self._looked = moment
+        self.checked_at = moment
         with self._journal.snapshot() as snapshot:
-            found = [(key, unpack(value)) for key, value in _scan(snapshot, _REQUEST)]
+            found = [(key, unpack(value)) for key, value in _scan(snapshot, JournalKey.REQUEST)]
         taken = [
-            Request(key[len(_REQUEST) :], what, given) for key, (to, what, given) in found if to in self._mine
+            Request(key[len(JournalKey.REQUEST) :], what, given)
+            for key, (to, what, given) in found
+            if to in self._mine
         ]
         for request in taken:
             self._open[request.id] = None
         if taken:
-            puts = [(_ANSWER + request.id, pack([_TAKEN, None])) for request in taken]
-            self._journal.write(puts, [_REQUEST + request.id for request in taken])
+            puts = [(JournalKey.ANSWER + request.id, pack([_TAKEN, None])) for request in taken]
+            self._journal.write(puts, [JournalKey.REQUEST + request.id for request in taken])
         return taken
 
     def answer(self, request: Request, value: Any) -> None:
-        """It is done."""
+        """Answers that the request is done."""
         self._put(request.id, _DONE, value)
 
     def refuse(self, request: Request, why: str) -> None:
-        """It is not done, and will not be."""
+        """Answers that the request will not be carried out."""
         self._put(request.id, _REFUSED, why)
 
     def refuse_all(self, why: str) -> None:
-        """The job ends: what it has not answered yet it never will."""
+        """Refuses all open requests, as the job ends."""
         for id in list(self._open):
             self._put(id, _REFUSED, why)
 
     def _put(self, id: bytes, state: str, value: Any) -> None:
         self._open.pop(id, None)
-        self._journal.write([(_ANSWER + id, pack([state, value]))])
+        self._journal.write([(JournalKey.ANSWER + id, pack([state, value]))])
 
 
 def _scan(snapshot: Snapshot, letter: bytes) -> list[tuple[bytes, bytes]]:
@@ -110,7 +115,7 @@ def _scan(snapshot: Snapshot, letter: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def is_running(store: Store, who: str) -> bool:
-    """Whether a driver has the store; where nobody can tell, the lock is tried."""
+    """Whether a driver holds the store; tries the lock if it cannot be queried."""
     used = store.in_use()
     if used is not None:
         return used
@@ -122,12 +127,12 @@ def is_running(store: Store, who: str) -> bool:
 
 
 def ask(store: Store, what: str, given: dict[str, Any], *, who: str, timeout: float, tell: Tell) -> Any:
-    """Asks the driver that runs on a store, and waits for its answer.
+    """Sends a request to the driver of a store, and waits for its answer.
 
     A refusal is a `PipelineError` with the driver's reason.
     """
     if not is_running(store, who):
-        raise PipelineError("no pipeline runs on this store: there is nobody to ask")
+        raise PipelineError("no pipeline runs on this store: start it first")
     id = uuid.uuid4().bytes
     while (owner := _send(store, id, what, given)) is None:
         pass
@@ -135,7 +140,7 @@ def ask(store: Store, what: str, given: dict[str, Any], *, who: str, timeout: fl
     try:
         return _wait(store, id, owner, who=who, timeout=timeout, tell=tell)
     finally:
-        store.journal.write([], [_REQUEST + id, _ANSWER + id])
+        store.journal.write([], [JournalKey.REQUEST + id, JournalKey.ANSWER + id])
 
 
 class _Moved(Exception):
@@ -143,19 +148,19 @@ class _Moved(Exception):
 
 
 def _send(store: Store, id: bytes, what: str, given: dict[str, Any]) -> str | None:
-    """Journals a request to the driver that runs, and says who that is; None: to be tried again."""
+    """Journals a request to the running driver; returns its name, or None to retry."""
     with store.journal.snapshot() as snapshot:
-        driver = snapshot.get(b"driver")
+        driver = snapshot.get(JournalKey.DRIVER)
     if driver is None:
         raise PipelineError("no pipeline has begun to run on this store yet: ask again in a moment")
     sequencer, owner = unpack(driver)[:2]
 
     def guard(get: Get) -> None:
-        if get(b"driver") != driver:
+        if get(JournalKey.DRIVER) != driver:
             raise _Moved
 
     try:
-        store.journal.write([(_REQUEST + id, pack([sequencer, what, given]))], (), guard)
+        store.journal.write([(JournalKey.REQUEST + id, pack([sequencer, what, given]))], (), guard)
     except _Moved:
         return None
     return str(owner)
@@ -166,7 +171,7 @@ def _wait(store: Store, id: bytes, owner: str, *, who: str, timeout: float, tell
     began = looked = time.monotonic()
     while True:
         with store.journal.snapshot() as snapshot:
-            data = snapshot.get(_ANSWER + id)
+            data = snapshot.get(JournalKey.ANSWER + id)
         before, (state, value) = state, unpack(data) if data is not None else (None, None)
         if state == _DONE:
             return value
@@ -175,20 +180,20 @@ def _wait(store: Store, id: bytes, owner: str, *, who: str, timeout: float, tell
         if state == _TAKEN and before is None:
             tell("it has begun")
         now = time.monotonic()
-        if now - looked > _ALIVE_EVERY:
+        if now - looked > ALIVE_EVERY:
             looked = now
             if not is_running(store, who):
-                raise PipelineError(f"{owner} has ended without an answer: look at what it said")
+                raise PipelineError(f"{owner} ended without an answer: see its log")
             tell(f"waiting for {now - began:.0f} s")
         if now - began > timeout:
             raise PipelineError(
                 f"{owner} has not answered in {timeout:.0f} s: "
-                + ("it has begun, and may still do it" if state == _TAKEN else "the request is withdrawn")
-                + "; see how it is with millwheel status"
+                + ("it has started, and may still finish" if state == _TAKEN else "the request is withdrawn")
+                + "; check it with millwheel status"
             )
         time.sleep(_LOOK_EVERY / 2)
 
 
 def reason(error: BaseException) -> str:
-    """What is said of an error to somebody in another process."""
+    """The text of an error for another process."""
     return str(error) if isinstance(error, MillWheelError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""What follows a driver while it runs: the recorder of the page, a test."""
+"""What observes a driver while it runs: the recorder of the page, or a test."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Looks on while a driver runs; called in the driver's thread."""
+    """Observes a driver; called in the driver's thread."""
 
     def epoch(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
-        """An epoch was committed. It began, was planned, run, delivered and committed at these moments."""
+        """An epoch was committed; the times of its start, plan, run, delivery and commit."""
 
     def notes(self) -> list[tuple[bytes, bytes]]:
-        """What to journal beside a commit."""
+        """Notes to journal with a commit."""
 
     def idle(self) -> None:
         """There was nothing to do."""
 
     def follow(self, driver: Driver) -> None:
-        """The pipeline has become another one, with a driver of its own."""
+        """The pipeline was changed, and has another driver."""
 
     def close(self) -> None:
-        """The driver is about to let go of the store."""
+        """The driver is about to close the store."""

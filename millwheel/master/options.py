@@ -1,4 +1,4 @@
-"""The options of a run: one value for `run`, `start`, the harness and the command line."""
+"""The options of a run: for `run`, `start`, the harness and the command line."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import Any, TypedDict, TypeVar
 from millwheel.errors import PipelineError
 from millwheel.master.intervals import check_slots
 from millwheel.master.standby import TAKEOVER_AFTER, check_takeover_after
+from millwheel.model.keys import MOST_TABLETS, TABLETS, is_tablets
 
 DUE_LIMIT = 100_000
 """Keys: a hundred megabytes of rows and productions in a worker's memory."""
 COMPACT_BELOW = 4_000
-"""Records: below that, the stages of a Spark job cost more than one task that runs the whole graph."""
+"""Records: with fewer, Spark's stages cost more than one task for the graph."""
 SLOW_AFTER = 30.0
-"""Seconds after which a hook that has not returned is named."""
+"""Seconds after which a hook that has not returned is reported."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class OptionValues(TypedDict, total=False):
-    """The options as keyword arguments, for type checkers; `Options` says what they mean."""
+    """The options as keyword arguments, for type checkers; see `Options`."""
 
     slots: int | None
+    tablets: int | None
     target: float | None
     due_limit: int | None
     step_budget: float | None
@@ -48,32 +50,35 @@ class OptionValues(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """What a run can be told.
+    """The options of a run.
 
     Args:
-        slots: In how many pieces the key space is worked on at once; by default Spark's parallelism.
-        target: Seconds that a full epoch is to take; by default 3, in `start` 1, with a backlog up to 5.
-        due_limit: Keys with due timers that an interval takes up in one epoch; by default 100,000.
+        slots: The number of pieces of the key space processed at once; by default Spark's parallelism.
+        tablets: Of a new store: the most slots that it can have, a power of two from 64 to 4096; by default
+            64, with more slots four for each.
+        target: Seconds for a full epoch; by default 3, in `start` 1, with a backlog up to 5.
+        due_limit: Keys with due timers that an interval processes in one epoch; by default 100,000.
         step_budget: Seconds after which a step leaves its records to the next epoch; by default 1, or target.
-        compact_below: Epochs of at most so many records run in one task; by default 4,000.
+        compact_below: Epochs of at most this many records run in one task; by default 4,000.
         max_skew: Microseconds that records may be read ahead of the slowest low watermark.
-        cache: Bytes of the store that an executor keeps; by default 64 MB for PostgreSQL, none for LMDB.
+        cache: Bytes of the store that an executor caches; by default 64 MB for PostgreSQL, none for LMDB.
         balance: Whether key intervals follow the load: move, split and merge.
-        resident: Whether compact epochs that follow each other share one Spark task, which is faster.
-        slow_after: Seconds after which a hook that has not returned is named in log, status and page.
-        accept: Computations whose key extractors may be others than their rows in the store were made with.
+        resident: Whether consecutive compact epochs share one Spark task, which is faster.
+        slow_after: Seconds after which a hook that has not returned is reported in log, status and page.
+        accept: Computations whose key extractors may differ from those that made their rows in the store.
         takeover: Whether to take the store from a driver that still holds it.
         standby: Whether to wait, ready to run, until no other driver leads the pipeline.
-        takeover_after: Seconds without a sign of a leader that hangs, after which a standby takes over.
-        watch: Whether the last minutes are noted in the store, for the page and `millwheel top`.
+        takeover_after: Seconds without a heartbeat of a leader, after which a standby takes over.
+        watch: Whether the last minutes are recorded in the store, for the page and `millwheel top`.
         trace: Whether each epoch becomes an OpenTelemetry span.
         ui: Serves a page: a port, on this machine alone, or an address such as ``"0.0.0.0:8080"``.
-        ui_token: What a browser must know to see the page; by default a random one, if it listens wider.
+        ui_token: The token that a browser must send; by default a random one, if other machines can connect.
         progress: Whether to show progress; by default in a terminal, in a notebook, and every ten seconds
             elsewhere for a run that ends by itself.
     """
 
     slots: int | None = None
+    tablets: int | None = None
     target: float | None = None
     due_limit: int = DUE_LIMIT
     step_budget: float | None = None
@@ -96,6 +101,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.slots is not None:
             check_slots(self.slots)
+        if self.tablets is not None and not is_tablets(self.tablets):
+            raise PipelineError(
+                f"the option tablets is a power of two from {TABLETS} to {MOST_TABLETS}, not {self.tablets!r}"
+            )
         if not _is_number(self.slow_after) or self.slow_after <= 0:
             raise PipelineError(
                 f"the option slow_after is a number of seconds, such as 30, not {self.slow_after!r}"
@@ -130,7 +139,7 @@ NAMES = tuple(field.name for field in fields(Options))
 
 
 def takes_options(function: _F) -> _F:
-    """Shows the options in the signature and the documentation of a function that takes them as keywords."""
+    """Adds the options to the signature and the docstring of a function."""
     signature = inspect.signature(function)
     own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     shown = [

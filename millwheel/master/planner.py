@@ -1,16 +1,16 @@
-"""The planner: from what is known between two epochs to the next plan. Values in, a `Plan` out.
+"""The planner: the situation between two epochs in, the next `Plan` out.
 
-An epoch is run if there is something to read, if the last one left something, if a timer or a record becomes
+An epoch is run if there is input, if the last one left work, if a timer or a record becomes
 due, if the intervals were changed, or if its `Mode` asks for it. Otherwise there is no epoch.
 
-An epoch that left something is continued before anything else happens (semantics 15): nothing new is read,
+An epoch that left work is continued before anything else happens (semantics 15): nothing new is read,
 and neither the injectors' watermarks nor the wall time move; it drains if that one did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from millwheel.model.names import WatermarkName
@@ -25,17 +25,17 @@ class Mode(Enum):
     """What an epoch is for."""
 
     NORMAL = "normal"
-    """Read what there is and run what is due; nothing to do, no epoch."""
+    """Read input and run what is due; no epoch without work."""
     FORCED = "forced"
-    """The same, and run though there is nothing to do."""
+    """The same, and run without work too."""
     OVER_SKEW = "over skew"
-    """The same as `NORMAL`, and read on where the limit of skew has brought everything to a stand."""
+    """The same as `NORMAL`, and read on if the limit of skew blocks all input."""
     FINISH = "finish"
-    """Read nothing, and finish what is in flight, with the watermarks as they are."""
+    """Read nothing, and finish the work in flight with the watermarks as they are."""
     DRAIN = "drain"
-    """Run, and do not heed holds any more (semantics 9)."""
+    """Run, and ignore holds (semantics 9)."""
     END_HOLDS = "end holds"
-    """The last epoch of a run that closes: no hook runs, and the holds that are left end."""
+    """The last epoch of a run that closes: no hook runs, and the remaining holds end."""
 
     @property
     def reads(self) -> bool:
@@ -44,18 +44,18 @@ class Mode(Enum):
 
     @property
     def runs(self) -> bool:
-        """Whether there is an epoch though there is nothing to do."""
+        """Whether there is an epoch without work."""
         return self in (Mode.FORCED, Mode.DRAIN, Mode.END_HOLDS)
 
     @property
     def drains(self) -> bool:
-        """Whether holds are not heeded."""
+        """Whether holds are ignored."""
         return self in (Mode.DRAIN, Mode.END_HOLDS)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds an epoch."""
+    """The limits of an epoch."""
 
     compact_below: int
     """Records and timers up to which one task runs the whole graph; 0 or less: never."""
@@ -66,51 +66,55 @@ class Limits:
 
 @dataclass(frozen=True)
 class Situation:
-    """All that a plan is made of: what is known between two epochs."""
+    """The input of a plan: the state between two epochs."""
 
     epoch: int
-    """The last one that was committed."""
+    """The last committed epoch."""
     now: int
     slots: int
     intervals: tuple[tuple[Interval, ...], ...]
     settled: bool
-    """Whether the last epoch had these intervals, so that what they reported is theirs."""
+    """Whether the last epoch had these intervals, so that its reports apply to them."""
     ranges: tuple[Range, ...]
-    """What is to be read."""
+    """The input to read."""
     size: int
-    """About how many records that is."""
+    """Its estimated number of records."""
     sources: dict[WatermarkName, SourceMark]
     ignored: dict[WatermarkName, list[str]]
     inputs: dict[str, int]
     """By computation: its input watermark."""
     lows: dict[WatermarkName, int]
-    """By computation: its low watermark; percentile ones beside it."""
+    """By computation: its low watermark, and its percentiles."""
     holds: dict[str, dict[int, int]]
     """By computation and interval: the oldest hold."""
     pending: dict[str, int]
     continued: bool
-    """Whether the last epoch left something: records, or due timers."""
+    """Whether the last epoch left work: records, or due timers."""
     more_due: bool
     """Whether it left due timers."""
     left: int
-    """How many records it left."""
+    """The number of records it left."""
     draining: bool
-    """Whether it did not heed holds."""
+    """Whether it ignored holds."""
     fired: int
-    """How many timers fired in it."""
+    """The number of timers that fired in it."""
     due: bool
-    """Whether the injectors' watermarks make a timer or a record due; not asked where something is read."""
+    """Whether injector watermarks make a timer or record due; not set with input."""
     timers: int
-    """Timers and records that wait for a watermark, where something is due."""
+    """Timers and records that wait for a watermark, if any is due."""
     next_wall: int
     """When the next wall timer is due."""
     relogs: bool
     weighs: bool
-    """Whether a wide epoch is to weigh its tablets."""
+    """Whether a wide epoch is to measure its tablets."""
+    lookups: dict[str, int] = field(default_factory=dict)
+    """By side table: its present version."""
+    sinks: tuple[str, ...] = ()
+    """The streams with sinks."""
 
 
 def make_plan(situation: Situation, limits: Limits, mode: Mode) -> Plan | None:
-    """The next epoch, or None where there is nothing to do."""
+    """The next epoch, or None without work."""
     if is_idle(situation, mode):
         return None
     compact = is_compact(situation, limits)
@@ -134,21 +138,23 @@ def make_plan(situation: Situation, limits: Limits, mode: Mode) -> Plan | None:
         relogs=situation.relogs,
         ends_holds=mode is Mode.END_HOLDS,
         weigh=situation.weighs and not compact,
+        lookups=situation.lookups,
+        sinks=situation.sinks,
     )
 
 
 def is_idle(situation: Situation, mode: Mode) -> bool:
-    """Whether there is nothing to do. Intervals that were changed are to report, though nothing is due."""
+    """Whether there is no work. Changed intervals must report, though nothing is due."""
     wall = mode.reads and situation.next_wall <= situation.now
     work = situation.ranges or situation.continued or situation.due or wall
     return not work and not mode.runs and situation.settled
 
 
 def is_compact(situation: Situation, limits: Limits) -> bool:
-    """Whether one task runs the whole graph: for a small epoch a shuffle costs more than the work.
+    """Whether one task runs the whole graph: cheaper than a shuffle if it is small.
 
-    What the epoch before did is a guess at the timers of this one; at the end of time all of them fire. Due
-    timers that were left are many: they were more than the limit.
+    The previous epoch's timers are the estimate for this one; at the end of time all of them fire. If due
+    timers were left, there are more than the limit.
     """
     if situation.more_due or limits.compact_below <= 0:
         return False
@@ -158,9 +164,9 @@ def is_compact(situation: Situation, limits: Limits) -> bool:
 
 
 def ceiling(lows: Mapping[str, int], max_skew: int | None, besides: Collection[str] = ()) -> int:
-    """The newest timestamp that may be read: ``max_skew`` ahead of the slowest computation (8.4).
+    """The newest timestamp that may be read: ``max_skew`` past the slowest one (8.4).
 
-    ``besides``: those that do not count, as they catch up.
+    ``besides``: computations that catch up, which do not count.
 
     >>> ceiling({"A": 50, "B": 20}, 10), ceiling({"A": 50, "B": 20}, None) == MAX_TIME
     (30, True)
@@ -172,7 +178,7 @@ def ceiling(lows: Mapping[str, int], max_skew: int | None, besides: Collection[s
 
 
 def _holds(situation: Situation) -> dict[str, dict[int, int]]:
-    """The holds by interval; where the layout has just changed, they are in none of the new ones."""
+    """The holds by interval; after a change of layout, of none of the new ones."""
     if situation.settled:
         return situation.holds
     return {name: {_ELSEWHERE: min(found.values())} for name, found in situation.holds.items()}

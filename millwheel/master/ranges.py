@@ -1,4 +1,4 @@
-"""What an epoch reads: ranges of the injectors' partitions, spread over tasks."""
+"""The ranges of the injectors' partitions that an epoch reads, and their tasks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from millwheel.worker.plan import Range
 
 _ABREAST = SECOND  # partitions whose timestamps are this close are read side by side
 
-_SMALLEST_SHARE = 200  # records: below that, a range costs more to open than to read
-_LOOK = 1  # of a partition whose timestamps are not known, under a limit of skew
-_LEARN = 16  # and once one is known: they tell how much time a record covers
-_LITTLE = 32  # a part of a task's share in so many: so much too much or too little is left as it is
+SMALLEST_SHARE = 200  # records: below that, a range costs more to open than to read
+_LOOK = 1  # record of a partition with unknown timestamps, under a limit of skew
+_LEARN = 16  # records once one is known: they show how much time a record covers
+_LITTLE = 32  # a difference below 1/32 of a task's share is not balanced
 
 
 class Poll(NamedTuple):
-    """What an injector said: how far each partition may be read, and whether that is all there will be."""
+    """An injector's answer: the end of each partition, and whether it is final."""
 
     ends: dict[str, Offset]
     bounded: bool
@@ -33,24 +33,24 @@ class Poll(NamedTuple):
 class SkewLimit:
     """Keeps injectors from reading far ahead of the slowest computation (8.4).
 
-    ``ceiling`` is the newest timestamp that may be read. What is furthest behind is always read, as nothing
-    else can move the watermark on: of the injectors that are furthest behind, the partition that is.
+    ``ceiling`` is the newest timestamp that may be read. The partition that is furthest behind, of the
+    injectors that are, is always read, as nothing else can advance the watermark.
     """
 
     ceiling: int = MAX_TIME
     spans: dict[tuple[SourceName, str], float] = field(default_factory=dict)
-    """By partition: how much time a record covers, by the last range that was read."""
+    """By partition: the event time that a record covers, from the last range read."""
     behind: Collection[SourceName] = ()
-    """The injectors whose watermark is the lowest."""
+    """The injectors with the lowest watermark."""
     careful: bool = False
-    """Whether there is to be a ceiling: then a partition is not read far before its timestamps are known."""
+    """Whether there will be a ceiling: unknown partitions are then sampled."""
     held_back: bool = False
-    """Whether something was not read for it."""
+    """Whether the ceiling kept something from being read."""
 
     def share(
         self, source: Source, name: str, partitions: Mapping[str, Partition], ready: list[str], share: int
     ) -> int:
-        """How many records may be read of a partition."""
+        """The number of records that may be read of a partition."""
         newest = partitions[name].newest
         if self.ceiling == MAX_TIME:
             look = self.careful and newest == MIN_TIME and not source.injector.in_turn
@@ -58,7 +58,7 @@ class SkewLimit:
         if newest == MIN_TIME:
             return min(share, _LOOK)
         if source.name in self.behind and newest == min(partitions[other].newest for other in ready):
-            return min(share, max(self._up_to_ceiling(source, name, newest), _SMALLEST_SHARE))
+            return min(share, max(self._up_to_ceiling(source, name, newest), SMALLEST_SHARE))
         if newest < self.ceiling:
             return min(share, max(self._up_to_ceiling(source, name, newest), 1))
         self.held_back = True
@@ -81,14 +81,14 @@ def choose_ranges(
     skew: SkewLimit,
     turns: Mapping[tuple[SourceName, str], int] | None = None,
 ) -> list[Range]:
-    """Takes a share of the partitions that have something, about ``bound`` records in all.
+    """Chooses ranges of the partitions with input, of ``bound`` records in total.
 
-    More than ``unsplit`` records are dealt out evenly, so that all tasks end at about the same time, and
+    More than ``unsplit`` records are distributed evenly, so that all tasks take the same time, and
     one big partition uses every task. The pieces of a partition go to tasks in order: receivers keep the
-    order of tasks, hence of its records. ``turns`` says when each partition was last read.
+    order of tasks, hence of its records. ``turns`` is when each partition was last read.
     """
     ready = {source.name: _ready(source, polled[source.name], partitions[source.name]) for source in sources}
-    # Who catches up gets twice the share of the others, so that it does even where they never rest.
+    # A computation that catches up gets twice the share of the others, so that it does under full load too.
     shares = {source.name: 2 if source.reader else 1 for source in sources if ready[source.name]}
     if not shares:
         return []
@@ -130,7 +130,7 @@ def choose_ranges(
 
 
 def caught_up(offset: Offset, end: Offset) -> bool:
-    """Whether a partition has been read as far as it may be; a number may also be past its end."""
+    """Whether a partition has been read to its end; a numeric offset may be past it."""
     if end is None or offset == end:
         return True
     return isinstance(offset, int) and isinstance(end, int) and offset > end
@@ -147,12 +147,12 @@ def _shares(
     bound: int,
     turns: Mapping[tuple[SourceName, str], int],
 ) -> list[tuple[str, int]]:
-    """Which partitions are read, and how much of each.
+    """The partitions to read, and the number of records of each.
 
-    Where an epoch has no room for all of them, those go first that have not been read for the longest time.
-    Where the watermark follows timestamps, those that are furthest behind go first: reading ahead in the
-    others would only fill the store with windows that the watermark cannot close. One whose time is not
-    known yet, and of which the injector does not know it, is looked into.
+    If an epoch has no room for all of them, those come first that were not read for the longest time.
+    If the watermark follows timestamps, those that are furthest behind come first: reading ahead in the
+    others would only fill the store with windows that the watermark cannot close. A partition with unknown
+    timestamps is sampled.
     """
     injector = source.injector
     if not ready:
@@ -160,28 +160,28 @@ def _shares(
     if injector.in_turn:
         return [(name, bound) for name in ready]
     if injector.slack is None:
-        share = max(bound // len(ready), _SMALLEST_SHARE)
+        share = max(bound // len(ready), SMALLEST_SHARE)
         longest_ago = sorted(ready, key=lambda name: turns.get((source.name, name), 0))
         return [(name, share) for name in longest_ago]
     newest = {name: _position(injector, name, partitions[name]) for name in ready}
     fresh = [name for name in ready if newest[name] == MIN_TIME]
     known = [name for name in ready if newest[name] != MIN_TIME]
     if not known:
-        # The first one is as good a guess as any; the others are looked into.
-        return [*((name, _SMALLEST_SHARE) for name in fresh[1:]), (fresh[0], bound)]
-    shares = [(name, _SMALLEST_SHARE) for name in fresh]
+        # The first one is as good a guess as any; the others are sampled.
+        return [*((name, SMALLEST_SHARE) for name in fresh[1:]), (fresh[0], bound)]
+    shares = [(name, SMALLEST_SHARE) for name in fresh]
     known.sort(key=newest.__getitem__)
     last = newest[known[0]] + 2 * injector.slack + _ABREAST
     behind = [name for name in known if newest[name] <= last]
-    left = max(bound - _SMALLEST_SHARE * len(fresh), _SMALLEST_SHARE)
-    shares += [(name, max(left // len(behind), _SMALLEST_SHARE)) for name in behind]
-    # Where those come to their ends early, the next ones fill the epoch.
+    left = max(bound - SMALLEST_SHARE * len(fresh), SMALLEST_SHARE)
+    shares += [(name, max(left // len(behind), SMALLEST_SHARE)) for name in behind]
+    # If those end early, the next ones fill the epoch.
     shares += [(name, bound) for name in known[len(behind) :]]
     return shares
 
 
 def _position(injector: Injector, name: str, state: Partition) -> int:
-    """Where a partition stands in time; the injector is asked where nothing was read of it yet."""
+    """The event time of a partition; the injector's, if nothing was read of it yet."""
     mark = vouched(injector, name, state.offset) if state.newest == MIN_TIME else MIN_TIME
     return position(state.newest, mark, injector.slack)
 
@@ -189,12 +189,12 @@ def _position(injector: Injector, name: str, state: Partition) -> int:
 def _pieces(
     injector: Injector, name: str, start: Offset, stop: Offset, size: int, done: int, total: int, tasks: int
 ) -> Iterator[tuple[Offset, Offset, int, int]]:
-    """A range cut where the share of a task ends: begin, end, task and size of each piece.
+    """A range divided at the ends of the tasks' shares: begin, end, task and size.
 
-    ``done`` of the ``total`` records are dealt out already. A little too much for a task is not cut off: a
-    piece costs something to open.
+    ``done`` of the ``total`` records are assigned already. A small excess for a task is not moved to the
+    next one: opening a piece has a cost.
     """
-    little = max(total // tasks // _LITTLE, _SMALLEST_SHARE)
+    little = max(total // tasks // _LITTLE, SMALLEST_SHARE)
     while start != stop:
         task = min((done + little) * tasks // total, tasks - 1)
         room = total * (task + 1) // tasks - done

@@ -1,13 +1,13 @@
-"""Who is in a pipeline, as its journal has it: numbers, versions, who catches up, and who is away.
+"""The computations in the journal: numbers, versions, catch-up, removal.
 
-    numbers     the number of each computation, under which its rows stand
+    numbers     the number of each computation, part of the keys of its rows
     versions    the newest version of each computation that may have written state
-    replays     by computation that catches up: the injectors that it reads by itself
-    forgotten   the first number that was never given, and the numbers whose rows are being removed
-    away...     one entry for each computation that was removed: the watermarks that it left with
+    replays     by computation that catches up: the injectors that it reads on its own
+    forgotten   the first unused number, and the numbers whose rows are being removed
+    away...     one entry for each computation that was removed: its watermarks at that time
 
-A driver enters its graph in one write, so that a computation that is new is never half known. The write is
-made only if ``numbers`` is still what it was when it was read: `millwheel store forget` changes it too.
+A driver registers its graph in one write, so that a new computation is never half registered. The write is
+made only if ``numbers`` has not changed since it was read: `millwheel store forget` changes it too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millwheel.model.graph import Graph
 from millwheel.model.names import SourceName, source_name
 from millwheel.model.replay import replaying, to_replay
 from millwheel.store.base import Snapshot, Store
-from millwheel.store.keyspace import AWAY, after, away_key, partition_key
+from millwheel.store.keyspace import JournalKey, after, away_key, partition_key
 from millwheel.watermark.marks import ComputationMarks
 from millwheel.worker.commit import touched
 from millwheel.worker.fencing import fence
@@ -32,18 +32,18 @@ from millwheel.worker.fencing import fence
 
 @dataclass
 class Roster:
-    """A graph as it was entered."""
+    """A graph as it was registered."""
 
     graph: Graph
-    """With the sources of those that catch up."""
+    """With the sources of computations that catch up."""
     numbers: dict[str, int]
     watermarks: dict[str, ComputationMarks]
-    """By computation: what the authority knew of it last; of one that is new, nothing."""
+    """By computation: the authority's last values; none if it is new."""
 
 
 @dataclass
 class _Books:
-    """What the journal says."""
+    """The entries of the journal."""
 
     raw: bytes | None
     numbers: dict[str, int] = field(default_factory=dict)
@@ -55,7 +55,13 @@ class _Books:
 
     @staticmethod
     def read(snapshot: Snapshot) -> _Books:
-        keys = (b"numbers", b"versions", b"replays", b"forgotten", b"design")
+        keys = (
+            JournalKey.NUMBERS,
+            JournalKey.VERSIONS,
+            JournalKey.REPLAYS,
+            JournalKey.FORGOTTEN,
+            JournalKey.DESIGN,
+        )
         raw, versions, replays, forgotten, design = (snapshot.get(key) for key in keys)
         return _Books(
             raw,
@@ -65,14 +71,16 @@ class _Books:
             unpack(forgotten)[0] if forgotten is not None else 0,
             {
                 name: ComputationMarks.from_value(marks)
-                for name, marks in (unpack(value) for _, value in snapshot.scan(AWAY, after(AWAY)))
+                for name, marks in (
+                    unpack(value) for _, value in snapshot.scan(JournalKey.AWAY, after(JournalKey.AWAY))
+                )
             },
             unpack(design) if design is not None else {},
         )
 
 
 def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Roster:
-    """Enters a graph; a `PipelineError` says why one of its computations cannot be."""
+    """Registers a graph; raises a `PipelineError` for a computation that cannot be."""
     while True:
         books = journal.read(_Books.read)
         _check_versions(graph, books)
@@ -83,8 +91,8 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         fresh = [name for name in graph.nodes if name not in numbers]
         first = max([books.next, *(number + 1 for number in numbers.values())])
         numbers |= {name: first + index for index, name in enumerate(fresh)}
-        # Who has a number, and was in no epoch that was committed, has seen nothing either. Who has none, and
-        # was in one, was forgotten.
+        # A computation with a number that was in no committed epoch has read nothing. One without a number
+        # that was in one was removed by `millwheel store forget`.
         known = {
             name: value
             for name, value in {**books.away, **found.commit.watermarks}.items()
@@ -98,23 +106,26 @@ def enrol(journal: Journal, store: Store, graph: Graph, found: Recovered) -> Ros
         replays = {name: names for name, names in books.replays.items() if name not in done} | running
         versions = books.versions | {name: node.computation.version for name, node in graph.nodes.items()}
         puts = [(away_key(name), pack([name, marks.to_value()])) for name, marks in gone.items()]
-        puts += [(b"shape", shape_of(entered)), (b"design", pack(design_of(graph, books.design)))]
+        puts += [
+            (JournalKey.SHAPE, shape_of(entered)),
+            (JournalKey.DESIGN, pack(design_of(graph, books.design))),
+        ]
         if numbers != books.numbers:
-            puts.append((b"numbers", pack(numbers)))
+            puts.append((JournalKey.NUMBERS, pack(numbers)))
         if versions != books.versions:
-            puts.append((b"versions", pack(versions)))
+            puts.append((JournalKey.VERSIONS, pack(versions)))
         if replays != books.replays:
-            puts.append((b"replays", pack(replays)))
-        if journal.swap(b"numbers", books.raw, puts, list(_own_offsets(done, found))):
+            puts.append((JournalKey.REPLAYS, pack(replays)))
+        if journal.swap(JournalKey.NUMBERS, books.raw, puts, list(_own_offsets(done, found))):
             return Roster(entered, numbers, known)
 
 
 def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered, design: dict[str, Any]) -> bool:
     """Whether the graph can finish an epoch that was started, if one was.
 
-    One that was started with another graph, and of which nothing is in the store, is forgotten: then False.
-    So is one with other keys for injected records: they would come to intervals that have committed without
-    them, and to others a second time.
+    One that was started with another graph, and of which nothing is in the store, is removed: then False.
+    So is one with other keys for injected records: they would reach intervals that have committed without
+    them, and others a second time.
     """
     if found.plan is None:
         return True
@@ -122,8 +133,8 @@ def _finishes(journal: Journal, store: Store, graph: Graph, found: Recovered, de
     rekeyed = sent_elsewhere(graph, design)
     if same and not rekeyed:
         return True
-    fence(store, found.plan.intervals, journal.sequencer)  # from here on nothing of it comes any more
-    # Weak productions, and records without computations, may be with sinks though nothing is in the store.
+    fence(store, found.plan.intervals, journal.sequencer)  # no write of that epoch is accepted from here on
+    # Weak productions, and records without computations, may be in sinks though nothing is in the store.
     if touched(store, found.plan) or not strong or not found.plan.intervals:
         raise PipelineError(
             f"pipeline {graph.name!r}: epoch {found.plan.epoch} was started with another "
@@ -141,11 +152,11 @@ def _check_versions(graph: Graph, books: _Books) -> None:
 
 
 def check_version(name: str, version: int, stored: dict[str, int]) -> None:
-    """State that a newer version may have written is not read by an older one."""
+    """Refuses to read state of a newer version with older code."""
     if stored.get(name, 1) > version:
         raise PipelineError(
             f"computation {name!r}: the store has state of version {stored[name]}, and the code is version "
-            f"{version}, which does not know it: run the newer code, or forget the state "
+            f"{version}, which cannot read it: run the newer code, or forget the state "
             f"(millwheel store forget {name})"
         )
 
@@ -153,7 +164,7 @@ def check_version(name: str, version: int, stored: dict[str, int]) -> None:
 def _catching_up(
     graph: Graph, books: _Books, found: Recovered
 ) -> tuple[dict[str, list[SourceName]], dict[str, list[SourceName]]]:
-    """Those that still catch up, and those that have: with an epoch to finish, nothing changes."""
+    """The computations that catch up, and those done; an open epoch changes none."""
     running: dict[str, list[SourceName]] = {}
     done: dict[str, list[SourceName]] = {}
     for name, sources in books.replays.items():
@@ -167,7 +178,7 @@ def _catching_up(
 
 
 def _level(source: SourceName, reader: str, found: Recovered) -> bool:
-    """Whether who catches up has read what the others have."""
+    """Whether a computation that catches up has read as far as the others."""
     own = found.partitions.get(source._replace(reader=reader), {})
     others = found.partitions.get(source, {})
     return all(own.get(name, Partition()).offset == state.offset for name, state in others.items())
@@ -188,8 +199,8 @@ def _new_replays(graph: Graph, fresh: list[str], found: Recovered) -> dict[str, 
             why = injector.lost(offsets[source])
             if why is not None:
                 raise PipelineError(
-                    f'computation {name!r}: replay="earliest" cannot be had of the injector of '
-                    f"{str(source)!r}: {why}. Leave replay out to begin with what comes now"
+                    f'computation {name!r}: replay="earliest" is not possible with the injector of '
+                    f"{str(source)!r}: {why}. Leave replay out to start with new records"
                 )
             replays.setdefault(name, []).append(source)
     return replays

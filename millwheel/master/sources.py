@@ -1,4 +1,4 @@
-"""The injectors of a pipeline as the driver sees them: partitions, offsets, and low watermarks (5.2)."""
+"""The injectors in the driver: partitions, offsets, and low watermarks (5.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millwheel.worker.report import IntervalReport
 
 
 class Sources:
-    """Invariant: what an injector vouched for and what was read of it are those of the last commit."""
+    """Invariant: offsets and watermarks of an injector are those of the last commit."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Sources:
         self._jumped = 0
         self._turn = 0
         self._turns: dict[tuple[SourceName, str], int] = {}
-        """By partition: when it was last read, in turns of `choose`."""
+        """By partition: when it was last read, in calls of `choose`."""
         self._spans: dict[tuple[SourceName, str], float] = {}
         self._exhausted = False
-        # A percentile that nobody has asked for so far begins where the exact watermark is.
+        # A percentile that is new begins at the exact watermark.
         self.watermarks = {
             variant(source.name, p): watermarks.get(
                 variant(source.name, p), watermarks.get(source.name, MIN_TIME)
@@ -48,42 +48,42 @@ class Sources:
             for source in sources
             for p in (EXACT, *percentiles)
         }
-        """By injector: its low watermark, as of the last commit; percentile ones beside it."""
+        """By injector: its low watermark at the last commit, and its percentiles."""
         self.ignored: dict[WatermarkName, list[str]] = {}
-        """By percentile watermark: the partitions that it leaves behind."""
+        """By percentile watermark: the partitions that it ignores."""
         self.idle: dict[SourceName, list[str]] = {}
-        """By injector: the partitions that have been silent for too long to hold the watermark."""
+        """By injector: the partitions that have been idle too long to hold the watermark."""
         self._empty: dict[SourceName, str] = {}
         self.holders: dict[SourceName, Holder] = {}
-        """By injector: the partition that holds its watermark, where, and why."""
+        """By injector: the partition that holds its watermark, its value and the reason."""
         self.held_back = False
         """Whether the limit of skew kept something from being read."""
 
     @property
     def partitions(self) -> Mapping[SourceName, Mapping[str, Partition]]:
-        """By injector and partition: how far it has been read, as of the last commit."""
+        """By injector and partition: its progress at the last commit."""
         return self._partitions
 
-    def tell_again(self) -> None:
-        """Tells the injectors what was committed: the last driver may have died before it did."""
+    def notify_again(self) -> None:
+        """Repeats the last commit to the injectors: the last driver may have died before."""
         for source in self._sources:
             offsets = {name: state.offset for name, state in self._partitions[source.name].items()}
             if offsets and not source.reader:
                 source.injector.commit(offsets)
 
     def begin(self) -> None:
-        """Tells the injectors that a run begins."""
+        """Notifies the injectors that a run begins."""
         for source in self._sources:
             if not source.reader:
                 source.injector.run_begins()
 
     def poll(self, now: int) -> None:
-        """Asks the injectors what they have."""
+        """Polls the injectors."""
         self._exhausted = True
         for source in self._sources:
             poll = self._polled[source.name] = self._ask(source)
             partitions = self._partitions[source.name]
-            endless = not poll.bounded and not self._closes  # then what there was is all that is wanted
+            endless = not poll.bounded and not self._closes  # then its first poll is its end
             done = endless or (poll.bounded and all(name in poll.ends for name in source.injector.expected))
             for name, end in poll.ends.items():
                 if name not in partitions:
@@ -99,23 +99,23 @@ class Sources:
             self._exhausted = self._exhausted and done
 
     def _ask(self, source: Source) -> Poll:
-        """What an injector has; of one without an end, in a run that is to end, what it had at first."""
+        """Polls an injector; in a run that ends, an unbounded one keeps its first end."""
         bounded, known = source.injector.bounded, self._polled.get(source.name)
         if known is not None and not bounded and not self._closes:
             return known
         return Poll(self._read_by_others(source) if source.reader else dict(source.injector.poll()), bounded)
 
     def _read_by_others(self, source: Source) -> dict[str, Offset]:
-        """Who reads an injector once more never passes the others, so that it can join them."""
+        """The offsets of the others, which a second reader never passes, so it can join."""
         return {name: state.offset for name, state in self._partitions[source.name.original].items()}
 
     @property
     def polled(self) -> bool:
-        """Whether the injectors were ever asked."""
+        """Whether the injectors were ever polled."""
         return bool(self._polled)
 
     def _gaps(self) -> dict[str, int]:
-        """By computation that catches up: about how many records it has not read, and the others have."""
+        """By computation that catches up: the estimated number of records to the others."""
         gaps: dict[str, int] = {}
         for source in self._sources:
             if source.reader:
@@ -129,27 +129,27 @@ class Sources:
 
     @property
     def level(self) -> bool:
-        """Whether a computation that catches up stands where the others stand; known after a poll."""
+        """Whether each computation that catches up is done; valid after a poll."""
         return self.polled and 0 in self._gaps().values()
 
     @property
     def exhausted(self) -> bool:
-        """Whether the injectors have nothing more to give, ever; known after a poll."""
+        """Whether the injectors will never have more input; valid after a poll."""
         return self._exhausted
 
     def end(self) -> set[SourceName]:
-        """Brings watermarks that ended back to where event time really was (semantics 9)."""
+        """Sets watermarks that ended back to how far event time was (semantics 9)."""
         return self._lower([source for source in self._sources if self._at_end(source)])
 
     def reopen(self) -> set[SourceName]:
-        """The same for injectors that turn out to go on: the last run did not come to its end.
+        """Reopens injectors that have more input: the last run did not reach its end.
 
-        Known after a poll; returns those that were brought back.
+        Valid after a poll; returns the reopened ones.
         """
         return self._lower([s for s in self._sources if self._at_end(s) and not self._has_ended(s)])
 
     def by_stream(self) -> dict[str, int]:
-        """By injected stream: the low watermark of what its injectors bring, as of the last commit."""
+        """By injected stream: its low watermark at the last commit."""
         found: dict[str, int] = {}
         for source in self._sources:
             mark = self.watermarks[source.name]
@@ -176,7 +176,7 @@ class Sources:
         return lowered
 
     def _newest(self, stream: str) -> int:
-        """The newest timestamp that was ever injected into a stream."""
+        """The newest timestamp ever injected into a stream."""
         return max(
             (
                 state.newest
@@ -190,10 +190,10 @@ class Sources:
     def choose(
         self, bound: int, tasks: int, unsplit: int, ceiling: int, *, careful: bool = False
     ) -> list[Range]:
-        """What the next epoch reads; nothing newer than ``ceiling``, as far as that can be known."""
+        """The ranges for the next epoch; nothing newer than ``ceiling``, if known."""
         skew = SkewLimit(ceiling, self._spans, self._furthest_behind(), careful)
-        # One after the other catches up. Who has nearly done so does it while the others wait, for about
-        # an epoch: then all stand at the same offsets.
+        # One computation catches up at a time. One that is nearly done reads alone for an epoch: then all
+        # are at the same offsets.
         reader, gap = next((entry for entry in self._gaps().items() if entry[1]), ("", 0))
         wanted = {reader} if 0 < gap <= bound else {reader, ""}
         sources = [source for source in self._sources if source.reader in wanted]
@@ -212,12 +212,12 @@ class Sources:
         return {name for name, mark in marks.items() if mark == lowest}
 
     def size(self, ranges: Iterable[Range]) -> int:
-        """About how many records ranges hold."""
+        """The estimated number of records in ranges."""
         injectors = {source.name: source.injector for source in self._sources}
         return sum(injectors[r.source].size(r.partition, r.start, r.end) for r in ranges)
 
     def lag(self) -> dict[str, int]:
-        """By injector, as it is shown: about how many records the last poll had that are not read yet."""
+        """By injector: the estimated number of records of the last poll not read yet."""
         lag: dict[str, int] = {}
         for source in self._sources:
             partitions, poll = self._partitions[source.name], self._polled.get(source.name)
@@ -229,7 +229,7 @@ class Sources:
         return lag
 
     def marks(self, ranges: Iterable[Range], now: int) -> dict[WatermarkName, SourceMark]:
-        """What each injector vouches for outside of what this epoch reads."""
+        """The watermark of each injector without the ranges that this epoch reads."""
         reading = {(r.source, r.partition) for r in ranges}
         self.idle = {}
         self.holders = {}
@@ -248,20 +248,20 @@ class Sources:
         return marks
 
     def empty_changed(self) -> bool:
-        """Whether other injectors than before have no partition at all; asked once for each change."""
+        """Whether the set of injectors without partitions changed; True once per change."""
         empty = {name: by.why for name, by in self.holders.items() if by.watermark is None}
         before, self._empty = self._empty, empty
         return empty != before
 
     def committed(self) -> dict[WatermarkName, SourceMark]:
-        """What each injector vouched for in the last epoch, for one that continues it."""
+        """The watermark of each injector in the last epoch, for one that continues it."""
         return {
             name: SourceMark(watermark, MAX_TIME, MIN_TIME, None, False)
             for name, watermark in self.watermarks.items()
         }
 
     def _pending(self, source: Source) -> Iterable[tuple[int, int, str]]:
-        """Of each partition: where it stands, how many records of it wait, its name."""
+        """Of each partition: its event time, its number of unread records, its name."""
         injector = source.injector
         for name, end in self._polled[source.name].ends.items():
             state = self._partitions[source.name][name]
@@ -275,7 +275,7 @@ class Sources:
         injector, poll, partitions = source.injector, self._polled[source.name], self._partitions[source.name]
         held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
         for name in injector.expected:
-            if name not in poll.ends:  # it has not come up: it holds with what is last known of it
+            if name not in poll.ends:  # it has not appeared: its last known value holds
                 mark, final = self._last_known(source, name), False
                 held = self._hold(source, held, name, mark, "is expected, and not there")
         for name, end in poll.ends.items():
@@ -302,21 +302,21 @@ class Sources:
         return SourceMark(previous, held, newest, injector.slack, final, not self._closes)
 
     def _last_known(self, source: Source, name: str) -> int:
-        """The watermark of a partition that is away; its end in an earlier run says nothing of this one."""
+        """The watermark of a missing partition; its end in an earlier run does not count."""
         mark = self._partitions[source.name].get(name, Partition()).watermark
         if mark == MAX_TIME and (source.name, name) not in self._active:
             return self.watermarks[source.name]
         return mark
 
     def _hold(self, source: Source, held: int, name: str, mark: int, why: str) -> int:
-        """The lower of two marks, and a note of whose it is."""
+        """The lower of two watermarks; records which partition holds it."""
         if mark >= held:
             return held
         self.holders[source.name] = Holder(name, mark, why)
         return mark
 
     def pass_over(self, jumped: int) -> None:
-        """Leaves out the jumps of the clock, so far in all: no partition was silent in them."""
+        """Excludes jumps of the clock, in total so far, from partitions' idle times."""
         if jumped != self._jumped:
             self._active = {place: time + jumped - self._jumped for place, time in self._active.items()}
             self._jumped = jumped
@@ -326,7 +326,7 @@ class Sources:
         return after is not None and now - self._active[source.name, name] >= after
 
     def commit(self, plan: Plan, reports: Iterable[IntervalReport]) -> list[Committed]:
-        """Takes over what an epoch has read; returns the partitions that changed, for the journal."""
+        """Applies an epoch's reads; returns the partitions that changed, for the journal."""
         newest: dict[tuple[SourceName, str], int] = {}
         records: dict[tuple[SourceName, str], int] = {}
         for report in reports:
@@ -365,8 +365,8 @@ class Sources:
         self.watermarks = {name: mark.watermark() for name, mark in marks.items()}
         return [(source, name, state) for (source, name), state in changed.items()]
 
-    def tell(self, changed: Iterable[Committed]) -> None:
-        """Tells the injectors what has been committed."""
+    def notify(self, changed: Iterable[Committed]) -> None:
+        """Passes committed offsets to the injectors."""
         offsets: dict[SourceName, dict[str, object]] = {}
         for source, name, state in changed:
             offsets.setdefault(source, {})[name] = state.offset

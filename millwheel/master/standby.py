@@ -1,13 +1,13 @@
-"""Standby: a driver that is ready, and takes the pipeline over when the one that leads is gone.
+"""Standby: a driver that takes over the pipeline when its leader fails.
 
-The journal says who is there. A leader whose process has ended has lost the store's lock; one that hangs, or
-is cut off, has stopped to write. Whoever takes over takes the next generation, as any driver does, and all
-that the former leader writes after that is refused (6.2): so it does not matter whether it was really gone.
+The journal has the leader and the standbys. A leader whose process has ended has lost the store's lock; one
+that hangs, or is cut off, stops writing. A new leader takes the next generation, as any driver does, and all
+later writes of the former leader are refused (6.2): so it does not matter whether it has really failed.
 
-    standby...  one entry for each standby: who, since when, and when it was last there
-    beat        a number that the leader changes twice a second as long as there are standbys
-    claim       which standby takes over from which driver that hangs
-    ended       the driver that was stopped on request, or has come to its end: nobody takes over
+    standby...  one entry for each standby: its name, its start, and its last sign of life
+    beat        a number that the leader changes twice a second while there are standbys
+    claim       the standby that takes over from a driver that hangs, and that driver
+    ended       the driver that was stopped on request, or has finished: no takeover
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from typing import Any
 from millwheel.errors import FencedError, MillWheelError, PipelineError, StandbyEnded
 from millwheel.model.codec import pack, unpack
 from millwheel.store.base import Get, Snapshot, Store, read
-from millwheel.store.keyspace import after
+from millwheel.store.keyspace import JournalKey, after
 
 logger = logging.getLogger("millwheel")
 
 TAKEOVER_AFTER = 2.0
-"""Seconds without a sign of a leader that still has the lock."""
+"""Seconds without a heartbeat of a leader that still has the lock."""
 
-_STANDBY, _BEAT, _CLAIM, _ENDED = b"standby", b"beat", b"claim", b"ended"
 _EVERY = 0.5  # seconds between beats, and between checks for standbys
-_STARTING = 30.0  # seconds until a leader's first beat: it may have to read all of its store first
-_CHECK_EVERY = 0.1  # seconds between looks at the lock: so soon is a leader missed that was killed
-_REFRESH = 1.0  # seconds between signs of a standby
-_FORGOTTEN = 10.0  # seconds without a sign, after which a standby is taken off the list
-_SHOWN = 5_000_000  # microseconds since its last sign for which a standby is shown
+_STARTING = 30.0  # seconds until a leader's first heartbeat: it may have to read its whole store first
+_CHECK_EVERY = 0.1  # seconds between checks of the lock, and so until a killed leader is noticed
+_REFRESH = 1.0  # seconds between heartbeats of a standby
+_FORGOTTEN = 10.0  # seconds without a heartbeat, after which a standby is removed
+_SHOWN = 5_000_000  # microseconds since its last heartbeat for which a standby is shown
 
 Write = Callable[[list[tuple[bytes, bytes]]], None]
 
 
 @dataclass(frozen=True)
 class StandbyView:
-    """A standby: who it is, and since when it waits, in microseconds since 1970."""
+    """A standby: its name, and its start, in microseconds since 1970."""
 
     owner: str
     since: int
 
 
 def read_standbys(snapshot: Snapshot, now: int) -> list[StandbyView]:
-    """The standbys that were there a moment ago, the first one first."""
-    found = [unpack(value) for _, value in snapshot.scan(_STANDBY, after(_STANDBY))]
+    """The standbys with a recent heartbeat, the oldest first."""
+    found = [unpack(value) for _, value in snapshot.scan(JournalKey.STANDBY, after(JournalKey.STANDBY))]
     return sorted(
         (StandbyView(owner, since) for owner, since, at in found if now - at < _SHOWN),
         key=lambda one: (one.since, one.owner),
@@ -60,7 +59,7 @@ def read_standbys(snapshot: Snapshot, now: int) -> list[StandbyView]:
 
 
 def check_takeover_after(given: Any) -> float:
-    """The option as a number of seconds; beats come twice a second."""
+    """The option as a number of seconds; heartbeats come twice a second."""
     if isinstance(given, bool) or not isinstance(given, int | float) or given < 2 * _EVERY:
         raise PipelineError(
             f"the option takeover_after is a number of seconds, {2 * _EVERY:.0f} or more, not {given!r}"
@@ -69,7 +68,7 @@ def check_takeover_after(given: Any) -> float:
 
 
 class Heartbeat:
-    """The leader's side: shows that it is there, as long as somebody waits for it to be gone."""
+    """The leader's side: writes heartbeats while there is a standby."""
 
     def __init__(self, store: Store, write: Write, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -81,13 +80,16 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="millwheel-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begins to beat."""
+        """Starts the heartbeats."""
         self._thread.start()
 
     def beat(self) -> None:
-        """Writes a sign if there is a standby; takes those off the list that have gone."""
+        """Writes a heartbeat if there is a standby; removes standbys that ended."""
         now = self._clock()
-        found = read(self._store.journal, lambda snapshot: list(snapshot.scan(_STANDBY, after(_STANDBY))))
+        found = read(
+            self._store.journal,
+            lambda snapshot: list(snapshot.scan(JournalKey.STANDBY, after(JournalKey.STANDBY))),
+        )
         seen = {key: self._last.get(key, (b"", now)) for key, _ in found}
         self._last = {key: seen[key] if seen[key][0] == value else (value, now) for key, value in found}
         gone = [key for key, (_, at) in self._last.items() if now - at > _FORGOTTEN]
@@ -95,20 +97,19 @@ class Heartbeat:
             self._store.journal.write([], gone)
         if len(found) > len(gone):
             self._count += 1
-            self._write([(_BEAT, pack(self._count))])
+            self._write([(JournalKey.BEAT, pack(self._count))])
 
     def close(self, *, ended: bool) -> None:
-        """Beats no more. ``ended``: nobody is to take over."""
+        """Stops the heartbeats. ``ended``: no standby is to take over."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
         if ended:
-            with suppress(
-                MillWheelError
-            ):  # the disk is full, say: then a standby takes over, and finds the same
-                entry = read(self._store.journal, lambda snapshot: snapshot.get(b"driver"))
+            # For example, the disk is full: then a standby takes over and fails in the same way.
+            with suppress(MillWheelError):
+                entry = read(self._store.journal, lambda snapshot: snapshot.get(JournalKey.DRIVER))
                 if entry is not None:
-                    self._write([(_ENDED, entry)])
+                    self._write([(JournalKey.ENDED, entry)])
 
     def _run(self) -> None:
         while not self._closed.wait(_EVERY):
@@ -116,12 +117,12 @@ class Heartbeat:
                 self.beat()
             except FencedError:  # it was taken over, or is just changing its generation
                 continue
-            except MillWheelError:  # the store does not answer: the epoch will meet that too
+            except MillWheelError:  # the store does not answer: the epoch will fail by that too
                 logger.debug("the heartbeat failed", exc_info=True)
 
 
 class _Moved(Exception):
-    """Somebody else was faster."""
+    """Another standby was faster."""
 
 
 class Standby:
@@ -133,6 +134,7 @@ class Standby:
         owner: str,
         takeover_after: float = TAKEOVER_AFTER,
         *,
+        able: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], int] = lambda: time.time_ns() // 1000,
         pause: Callable[[float], object] | None = None,
@@ -140,6 +142,8 @@ class Standby:
         self._store = store
         self._owner = owner
         self._takeover_after = takeover_after
+        self._able = able
+        """Raises if this standby could not lead: it is to end now, not when it is needed."""
         self._clock = clock
         self._wall = wall
         self._pause = pause or threading.Event().wait
@@ -147,15 +151,16 @@ class Standby:
         self._since = wall()
 
     def wait(self) -> bool:
-        """Returns when this driver is to lead; True: the leader hangs, and the store is taken from it.
+        """Returns when this driver is to lead; True: it replaces a leader that hangs.
 
-        Raises `StandbyEnded` where the pipeline was stopped, or has come to its end.
+        Raises `StandbyEnded` if the pipeline was stopped, or has finished.
         """
         signs: _Signs | None = None
         changed = refreshed = -1e9
         led = heard = False
         try:
             while True:
+                self._able()
                 now = self._clock()
                 found = read(self._store.journal, _signs)
                 if found != signs:
@@ -165,17 +170,17 @@ class Standby:
                 in_use = self._store.in_use()
                 if in_use is False:
                     if led and found.ended is not None and found.ended == found.driver:
-                        raise StandbyEnded(
-                            "the pipeline was stopped, or has come to its end: so does its standby"
-                        )
+                        raise StandbyEnded("the pipeline was stopped, or has finished: its standby ends too")
                     return False
                 if not led:
                     led = True
-                    logger.info("%s stands by; the pipeline is led by %s", self._owner, found.leader)
+                    logger.info(
+                        "%s is a standby; the leader of the pipeline is %s", self._owner, found.leader
+                    )
                 patience = self._takeover_after if heard else max(self._takeover_after, _STARTING)
                 if now - changed >= patience and self._claim(found):
                     logger.warning(
-                        "%s has shown no sign for %.1f s: %s takes over",
+                        "%s has sent no heartbeat for %.1f s: %s takes over",
                         found.leader,
                         now - changed,
                         self._owner,
@@ -184,29 +189,29 @@ class Standby:
                 if now - refreshed >= _REFRESH:
                     refreshed = now
                     self._store.journal.write(
-                        [(_STANDBY + self._id, pack([self._owner, self._since, self._wall()]))]
+                        [(JournalKey.STANDBY + self._id, pack([self._owner, self._since, self._wall()]))]
                     )
                 self._pause(_CHECK_EVERY)
         finally:
-            self._store.journal.write([], [_STANDBY + self._id])
+            self._store.journal.write([], [JournalKey.STANDBY + self._id])
 
     def lost(self) -> bool:
-        """Whether another one has come first: there is a leader again."""
+        """Whether another standby has become the leader."""
         return self._store.in_use() is not False
 
     def _claim(self, found: _Signs) -> bool:
-        """Whether this standby is the one that takes over: the first to say so.
+        """Whether this standby is the first to claim the takeover.
 
-        A claim that has brought no new leader for as long as a leader may be silent is taken from its owner.
+        A claim that led to no new leader within the timeout passes to another standby.
         """
 
         def guard(get: Get) -> None:
-            if get(b"driver") != found.driver or get(_CLAIM) not in (found.claim, claim):
+            if get(JournalKey.DRIVER) != found.driver or get(JournalKey.CLAIM) not in (found.claim, claim):
                 raise _Moved
 
         claim = pack([found.driver, self._id, os.urandom(8)])
         try:
-            self._store.journal.write([(_CLAIM, claim)], (), guard)
+            self._store.journal.write([(JournalKey.CLAIM, claim)], (), guard)
         except _Moved:
             return False
         return True
@@ -214,7 +219,7 @@ class Standby:
 
 @dataclass(frozen=True)
 class _Signs:
-    """What shows that somebody leads, or is about to."""
+    """What shows that there is a leader, or will be in a moment."""
 
     driver: bytes | None
     beat: bytes | None
@@ -228,4 +233,8 @@ class _Signs:
 
 
 def _signs(snapshot: Snapshot) -> _Signs:
-    return _Signs(*snapshot.get_each([b"driver", _BEAT, b"commit", _CLAIM, _ENDED]))
+    return _Signs(
+        *snapshot.get_each(
+            [JournalKey.DRIVER, JournalKey.BEAT, JournalKey.COMMIT, JournalKey.CLAIM, JournalKey.ENDED]
+        )
+    )

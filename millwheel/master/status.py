@@ -1,4 +1,4 @@
-"""What a run has done: the totals, and the report made of them."""
+"""The totals of a run, and its report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millwheel.errors import shorten
+from millwheel.master.table_versions import LookupStatus
 from millwheel.model.derived import is_public
 from millwheel.model.graph import Graph
 from millwheel.model.time import SECOND, format_time
@@ -19,44 +20,48 @@ _CHANGES = ("moved", "split", "merged")
 
 @dataclass
 class Report(Counters[dict[str, int]]):
-    """What a run, or a running job, has done so far. Each count by computation has all of them."""
+    """What a run, or a running job, has done so far; counts name every computation."""
 
     pipeline: str = ""
     epochs: int = 0
     records_in: int = 0
-    """Records read by the injectors, bad ones among them."""
+    """Records read by the injectors, bad ones included."""
     low_watermarks: dict[str, int] = field(default_factory=dict)
     input_watermarks: dict[str, int] = field(default_factory=dict)
-    """What drives each computation's timers: its input, or the percentile of it that it asked for."""
+    """What fires each computation's timers: its input watermark, or its percentile."""
     filter_bytes: dict[str, int] = field(default_factory=dict, compare=False)
-    """The size of the filters that the last epoch with IDs used."""
+    """The size of the ID filters in the last epoch with IDs."""
     filter_error: dict[str, float] = field(default_factory=dict, compare=False)
-    """The share of new IDs for which the store is asked all the same."""
+    """The percentage of new IDs that are looked up in the store for nothing."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """Records that wait for the watermark, of computations that are in order."""
+    """Buffered records of computations that are in order."""
     streams: dict[str, int] = field(default_factory=dict)
     input_errors: int = 0
-    """Input that was no record, diverted by its injector."""
+    """Input that was not a record, diverted by its injector."""
     user: dict[str, int] = field(default_factory=dict)
     pending_wall_timers: int = 0
     idle_partitions: dict[str, list[str]] = field(default_factory=dict)
-    """By injector: partitions that have been silent for too long to hold the watermark."""
+    """By injector: partitions that have been idle too long to hold the watermark."""
     lag: dict[str, int] = field(default_factory=dict)
-    """By injector: about how many records are there and not read yet."""
+    """By injector: the estimated number of records that are not read yet."""
     intervals: dict[str, int] = field(default_factory=dict, compare=False)
-    """How many key intervals were moved, split and merged."""
+    """The number of key intervals moved, split and merged."""
     changes: list[dict[str, Any]] = field(default_factory=list, compare=False)
-    """The last changes of the key intervals, oldest first: when, in which level, why, before and after."""
+    """The last changes of key intervals: time, level, reason, before and after."""
     changes_at_start: list[str] = field(default_factory=list, compare=False)
-    """How the pipeline differed from the one that its store knew at the start: a line for each part."""
+    """How the pipeline differed from the one in its store at the start, by line."""
     hot_keys: dict[str, tuple[str, float]] = field(default_factory=dict, compare=False)
-    """By computation: the key that had a good part of its records in this run, and at least which part."""
+    """By computation: its hottest key in this run, and at least which share it had."""
     hot_windows: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False)
-    """By computation: when its hot key was hot, in wall time: in the first and the last such epoch."""
+    """By computation: the wall time of the first and last epoch with its hot key."""
+    warnings: list[str] = field(default_factory=list, compare=False)
+    """Likely mistakes: a field that none of a stream's first 1,000 records has."""
+    lookups: dict[str, LookupStatus] = field(default_factory=dict, compare=False)
+    """By side table of a lookup: version, rows, time of the last read, error since."""
     unreleased_holds: int = 0
     """Holds that ended with the run (semantics 9)."""
     slow: list[Note] = field(default_factory=list, compare=False)
-    """The hooks in which the epoch that runs has been for longer than ``slow_after``."""
+    """The hooks that have been running for longer than ``slow_after``."""
 
     def __post_init__(self) -> None:
         for name in counters.NAMES:
@@ -64,7 +69,7 @@ class Report(Counters[dict[str, int]]):
                 setattr(self, name, {})
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it."""
+        """The report in a notebook."""
         from millwheel.master.html import report_html
 
         return report_html(self)
@@ -84,6 +89,9 @@ class Report(Counters[dict[str, int]]):
             wanted = self.rows_cached.get(name, 0) + self.rows_read.get(name, 0)
             if wanted:
                 parts.append(f"{self.rows_cached[name] / wanted:.0%} of {wanted:,} rows from the cache")
+            steps = self.steps_stayed.get(name, 0) + self.steps_moved.get(name, 0)
+            if steps:
+                parts.append(f"{self.steps_stayed[name] / steps:.0%} of {steps:,} steps where the state was")
             lines.append(f"  {name}: {', '.join(parts)}; low watermark {format_time(low)}")
         if self.input_errors:
             lines.append(f"  bad input diverted: {self.input_errors:,}")
@@ -100,6 +108,13 @@ class Report(Counters[dict[str, int]]):
         changed = ", ".join(f"{count:,} {what}" for what, count in self.intervals.items() if count)
         if changed:
             lines.append(f"  key intervals: {changed}; last: {self.changes[-1]['why']}")
+        lines += [f"  warning: {text}" for text in self.warnings]
+        for name, table in self.lookups.items():
+            trouble = f"; it cannot be refreshed: {table.error}" if table.error else ""
+            lines.append(
+                f"  {name}: version {table.version}, {table.rows:,} rows, read at "
+                f"{format_time(table.read_at)}{trouble}"
+            )
         if self.unreleased_holds:
             lines.append(f"  holds that ended with the run: {self.unreleased_holds:,}")
         lines += [
@@ -109,7 +124,7 @@ class Report(Counters[dict[str, int]]):
 
 
 class Totals:
-    """Counts since the store was made, journaled with each epoch, so that no crash counts twice."""
+    """Counts since the store was made; journaled with each epoch, so counted once."""
 
     def __init__(self, value: dict[str, Any] | None = None) -> None:
         self.value: dict[str, Any] = {
@@ -118,6 +133,7 @@ class Totals:
             "input_errors": 0,
             "streams": {},
             "user": {},
+            "warnings": [],
             "intervals": dict.fromkeys(_CHANGES, 0),
             **{name: {} for name in counters.NAMES},
         }
@@ -137,17 +153,17 @@ class Totals:
             _add(value["user"], node.user)
 
     def count_change(self, moved: int, split: int, merged: int) -> None:
-        """Counts a change of key intervals; it is journaled with the next epoch."""
+        """Counts a change of key intervals; journaled with the next epoch."""
         _add(self.value["intervals"], dict(zip(_CHANGES, (moved, split, merged), strict=True)))
 
     def copy(self) -> Totals:
-        """As they are now, whatever is added later."""
+        """A copy that later additions do not change."""
         return Totals(
             {name: dict(part) if isinstance(part, dict) else part for name, part in self.value.items()}
         )
 
     def since(self, earlier: Totals, graph: Graph) -> Report:
-        """A report of what came since ``earlier``."""
+        """A report of the counts since ``earlier``."""
         value, before = self.value, earlier.value
 
         def difference(name: str, every: Any) -> dict[str, int]:

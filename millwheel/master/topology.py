@@ -1,7 +1,7 @@
-"""What a pipeline is, as a plain value: as far as a change of it can be judged without its code.
+"""A pipeline as a plain value, to compare changes with without its code.
 
-It stands in the journal, so that a difference can be shown whether the pipeline runs or not. A key
-extractor is there by a fingerprint of its code, the same in every process of one version of Python.
+It is journaled, so that a difference can be shown whether the pipeline runs or not. A key
+extractor is represented by a fingerprint of its code, the same in every process of one Python version.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from millwheel.model.graph import Graph
 from millwheel.model.keys import ByKey
 from millwheel.model.names import SourceName
 
-_DEEPEST = 6  # functions that call functions: past that, two of one name are taken for the same
+_DEEPEST = 6  # nested function calls; deeper, functions of equal names count as equal
 _ADDRESS = " at 0x"
 
-# Of what a function finds in its module: more would soon be everything that there is.
+# Of the globals of a function: with more types, it would soon be the whole module.
 _LOOKED_INTO = (bool, int, float, str, bytes, tuple, frozenset, types.FunctionType)
 
 
 def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Computations, injectors and sinks by name; those that are taken out of ``before`` are ``away``."""
+    """Computations, injectors and sinks by name; ``away``: removed since ``before``."""
     left = {**before.get("away", {}), **before["nodes"]} if before else {}
     return {
         "away": {name: node for name, node in left.items() if name not in graph.nodes},
@@ -52,9 +52,9 @@ def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, A
 
 
 def sent_elsewhere(graph: Graph, before: dict[str, Any]) -> list[str]:
-    """Computations that give injected records other keys than those of an earlier design gave them.
+    """Computations that key injected records differently than an earlier design.
 
-    Extractors that cannot be compared, those of another Python, are taken for the same.
+    Extractors that cannot be compared, those of another Python, count as equal.
     """
     now = design_of(graph)
     same_python = before.get("python") == now["python"]
@@ -71,7 +71,7 @@ def sent_elsewhere(graph: Graph, before: dict[str, Any]) -> list[str]:
 
 
 def _extractor(graph: Graph, stream: str, extractor: Any) -> list[Any]:
-    """A fingerprint of what gives a stream's records their keys, how it is shown, whether it is by value."""
+    """The fingerprint, the text, and whether by value, of a stream's key extraction."""
     before = list(_key_steps(graph, stream)) if isinstance(extractor, ByKey | KeptKey) else []
     if not before:
         return [fingerprint(extractor), shown(extractor), is_by_value(extractor)]
@@ -80,7 +80,7 @@ def _extractor(graph: Graph, stream: str, extractor: Any) -> list[Any]:
 
 
 def _key_steps(graph: Graph, stream: str) -> Iterator[Any]:
-    """What gives the records of a derived stream their keys, in all the streams that it is derived from."""
+    """The functions that give a derived stream its keys, along its derivation."""
     for parent, found in graph.derived.items():
         for derived, _ in found:
             if derived.name == stream:
@@ -89,7 +89,7 @@ def _key_steps(graph: Graph, stream: str) -> Iterator[Any]:
 
 
 def shown(value: Any) -> str:
-    """A short name that is the same in every process: no address in memory."""
+    """A short name that is the same in every process: without addresses in memory."""
     if isinstance(value, types.FunctionType):
         return value.__qualname__
     if _ADDRESS in repr(value):
@@ -98,7 +98,7 @@ def shown(value: Any) -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """Equal for key extractors that do the same, as far as that can be seen.
+    """Equal for key extractors with equal code and data, as far as that is visible.
 
     >>> from millwheel.model.keys import by
     >>> fingerprint(by("a")) == fingerprint(by("a")), fingerprint(by("a")) == fingerprint(by("b"))
@@ -108,12 +108,12 @@ def fingerprint(value: Any) -> str:
 
 
 def is_by_value(extractor: Any) -> bool:
-    """Whether an extractor is one of ours, without a function in it: the same under every Python."""
+    """Whether an extractor is the engine's own: equal in every Python version."""
     return _is_ours(type(extractor)) and not any(callable(item) for item in _held(extractor).values())
 
 
 def _is_ours(value: Any) -> bool:
-    """Whether it is defined here: then it is known by its name, as its code may change with each release."""
+    """Whether the engine defines it: identified by name, as its code may change."""
     return str(getattr(value, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
@@ -124,7 +124,7 @@ def _held(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Values that compare by what is in them, and print the same in every process."""
+    """A value that compares by content, and prints the same in every process."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if not depth:
@@ -167,7 +167,7 @@ def _function(function: types.FunctionType, depth: int) -> Any:
 def _cell(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet: a function that refers to itself
+    except ValueError:  # an empty cell: a function that refers to itself
         return None
 
 

@@ -1,8 +1,7 @@
-"""The watchdog: looks after an epoch that takes long, while the job's own thread waits for it.
+"""The watchdog: watches a long epoch while the job's thread waits for it.
 
-It names the hook in which the epoch is, takes notice of a stop that was asked for meanwhile, and gives the
-epoch up when the time of the stop is over. Such an epoch is journaled and not committed: the next run
-continues it.
+It reports the hook that is running, notices a stop request, and cancels the epoch when the timeout of the
+stop is over. Such an epoch is journaled and not committed: the next run continues it.
 """
 
 from __future__ import annotations
@@ -19,23 +18,24 @@ from millwheel.errors import MillWheelError
 from millwheel.master.executor import Executor, Interruptible
 from millwheel.model.codec import pack, unpack
 from millwheel.store.base import Snapshot
+from millwheel.store.keyspace import JournalKey
 from millwheel.worker.activity import Note
 from millwheel.worker.envelope import Frame
 from millwheel.worker.plan import Plan
 
 logger = logging.getLogger("millwheel")
 
-SLOW = b"slow"
-"""Where the journal has what an epoch has been in for long."""
+SLOW = JournalKey.SLOW
+"""The journal's key for the hooks that have been running for long."""
 
 _EVERY = 0.5  # seconds between checks of an epoch that runs
-_LONG = 1.0  # seconds: a shorter epoch is over before anybody could ask
+_LONG = 1.0  # seconds: shorter epochs are not watched
 
 Notes = list[tuple[bytes, bytes]]
 
 
 class Watchdog:
-    """An executor that hands epochs to another one, and watches it meanwhile in a thread of its own."""
+    """An executor that passes epochs to another one, and watches them in a thread."""
 
     def __init__(
         self,
@@ -56,24 +56,24 @@ class Watchdog:
         self._give_up: float | None = None
         self._named: set[tuple[str, str | None]] = set()
         self.slow: list[Note] = []
-        """What the epoch that runs has been in for long."""
+        """The hooks that have been running for long."""
         self._cancelled = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="millwheel-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begins to look; what a driver that was killed has left is not slow any more."""
+        """Starts the thread; removes what a killed driver has reported."""
         self._note([])
         self._thread.start()
 
     def close(self) -> None:
-        """Looks no more."""
+        """Stops the thread."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def stop_within(self, seconds: float) -> None:
-        """An epoch that still runs after so many seconds is given up."""
+        """Cancels an epoch that still runs after this many seconds."""
         with self._lock:
             moment = self._clock() + seconds
             self._give_up = moment if self._give_up is None else min(moment, self._give_up)
@@ -83,18 +83,18 @@ class Watchdog:
         return _Watched(self, executor)
 
     def begin(self, executor: Executor, plan: Plan) -> None:
-        """An epoch is about to run."""
+        """Notes that an epoch is about to run."""
         with self._lock:
             self._executor, self._epoch, self._began = executor, plan.epoch, self._clock()
 
     def end(self) -> None:
-        """It is over. From here on the job's thread writes the journal."""
+        """Notes its end. From here on the job's thread writes the journal."""
         with self._lock:
             self._executor = None
             self._named.clear()
             if self.slow:
                 self.slow = []
-                with suppress(MillWheelError):  # the commit that follows meets the same
+                with suppress(MillWheelError):  # the commit that follows fails by the same
                     self._note([])
 
     def _run(self) -> None:
@@ -103,11 +103,11 @@ class Watchdog:
                 if self._executor is not None and self._clock() - self._began >= _LONG:
                     try:
                         self.check()
-                    except MillWheelError:  # the store does not answer: the epoch will meet that too
-                        logger.debug("an epoch that takes long was not checked", exc_info=True)
+                    except MillWheelError:  # the store does not answer: the epoch will fail by that too
+                        logger.debug("the check of a long epoch failed", exc_info=True)
 
     def check(self) -> None:
-        """Checks the epoch that runs."""
+        """Checks the running epoch."""
         executor, now = self._executor, self._clock()
         if not isinstance(executor, Interruptible):
             return
@@ -120,7 +120,7 @@ class Watchdog:
             self._cancelled = True
             places = "".join(f"; it was in {note.place}" for note in executor.doing()[:3])
             logger.warning(
-                "epoch %d is ended, after %.0f s, as the run is to stop%s. Nothing is lost: the next run "
+                "epoch %d was cancelled after %.0f s, as the run is to stop%s. Nothing is lost: the next run "
                 "continues it",
                 self._epoch,
                 now - self._began,
@@ -129,7 +129,7 @@ class Watchdog:
             executor.cancel()
 
     def _name(self, executor: Interruptible, seconds: float) -> None:
-        """Logs and journals, once each, what has been in the same place for long."""
+        """Logs and journals, once each, hooks that have been running for long."""
         wall = time.time()
         found = [note for note in executor.doing() if note.alive and note.epoch == self._epoch]
         slow = [note for note in found if wall - min(note.since, note.at) >= self._slow_after]
@@ -145,7 +145,7 @@ class Watchdog:
                 note.place,
                 wall - note.since,
                 note.hand,
-                ", when its process last answered: native code keeps it" if silent else "",
+                ", when its process last answered: it is in native code" if silent else "",
             )
         self.slow = slow
         self._note(slow)
@@ -155,7 +155,7 @@ class Watchdog:
 
 
 def read_slow(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """What the epoch of a running pipeline has been in for long."""
+    """The hooks of a running pipeline that have been running for long."""
     data = snapshot.get(SLOW)
     return [] if data is None else list(unpack(data))
 

@@ -1,7 +1,7 @@
-"""Records in columns: the one form of many records, from injector to wire to inbox to sink.
+"""Records in columns: the form of many records from injector to sink.
 
-An object for each record costs more than most of what is done with it. A batch has the records of one stream,
-in order; where they go (edge, interval, tablet, shard) stands beside it, never in it.
+An object for each record costs more than most of the work on it. A batch has the records of one stream,
+in order; their destination (edge, interval, tablet, shard) is kept beside it, never in it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from millwheel.model.codec import pack, unpack
+from millwheel.model.emitted import Emitted
 from millwheel.model.record import Record, RecordId, decode_json
 
 
 class BadInput(NamedTuple):
-    """Input that is no record: what was wrong with it, and the input itself."""
+    """Input that is not a record: the error, and the input itself."""
 
     message: str
     value: Any
@@ -23,9 +24,10 @@ class BadInput(NamedTuple):
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Many records in columns. ``keys`` and ``ids`` may be missing: the key ``""``, no ID.
+    """Records in columns; by default the key is ``""``, and there is no ID.
 
-    Values have one of three forms: objects that nobody else holds, MessagePack (``packed``), lines of JSON.
+    Values have one of four forms: objects that are not shared, MessagePack (``packed``), lines of JSON,
+    and the columns of closed windows.
     """
 
     timestamps: list[int]
@@ -34,14 +36,15 @@ class RecordBatch:
     keys: list[str] | None = None
     bad: Sequence[BadInput] = ()
     json: list[bytes] | None = None
-    """Where each value is what JSON makes of a line: the lines, none with a newline in it, which travel.
+    """The lines of JSON of the values, without newlines, to be sent as they are.
     Then ``values`` may be empty."""
     fields: dict[str, list[Any]] | None = None
     """By name: a field of each value, read without decoding the rest."""
     packed: bool = False
     """Whether each of the values is its MessagePack bytes."""
-    own_json: bool = False
-    """Whether the lines of JSON are our own: a sink may write them as they are."""
+    windows: Emitted | None = None
+    """The output of closed windows, with these keys, or their own.
+    Then there are no ``values``."""
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -51,7 +54,9 @@ class RecordBatch:
         return [""] * len(self.timestamps) if self.keys is None else self.keys
 
     def objects(self) -> list[Any]:
-        """The values themselves: copies where they are packed, or lines of JSON only."""
+        """The values: copies if they are packed, or only lines of JSON."""
+        if self.windows is not None:
+            return self.windows.values()
         if self.packed:
             return cast(list[Any], unpack(array_of(self.values)))
         if self.json is not None and not self.values:
@@ -59,7 +64,9 @@ class RecordBatch:
         return self.values
 
     def value(self, position: int) -> Any:
-        """A record's value; a copy where it is packed, or a line of JSON only."""
+        """A record's value; a copy if it is packed, or only a line of JSON."""
+        if self.windows is not None:
+            return self.windows.take([position]).values()[0]
         if self.packed:
             return unpack(self.values[position])
         if self.json is not None and not self.values:
@@ -68,7 +75,7 @@ class RecordBatch:
 
     def decoded(self) -> RecordBatch:
         """The batch with its values as objects."""
-        if not self.packed and (self.json is None or self.values):
+        if not self.packed and self.windows is None and (self.json is None or self.values):
             return self
         return RecordBatch(self.timestamps, self.objects(), self.ids, self.keys, self.bad, self.json)
 
@@ -77,16 +84,17 @@ class RecordBatch:
         return array_of(self.values) if self.packed else pack(self.objects())
 
     def extend(self, other: RecordBatch) -> None:
-        """Adds records behind these, whose columns are nobody else's.
+        """Appends records whose columns are not shared.
 
-        Lines of JSON, fields and packed values stay where both have them; else values become objects.
+        Lines of JSON, fields and packed values are kept if both have them; else values become objects.
         """
         count, more = len(self.timestamps), len(other.timestamps)
         if not more:
             return
         if not count:
             self.packed = other.packed
-            self.json, self.own_json = None if other.json is None else [], other.own_json
+            self.json = None if other.json is None else []
+            self.windows = None if other.windows is None else Emitted(other.windows.names)
             self.fields = None if other.fields is None else {name: [] for name in other.fields}
         if self.json is not None and other.json is not None:
             if len(self.values) == count and len(other.values) == more:
@@ -94,13 +102,16 @@ class RecordBatch:
             else:
                 self.values = []
             self.json += other.json
-            self.own_json &= other.own_json
+        elif self.windows is not None and other.windows is not None:
+            if self.keys is self.windows.keys:
+                self.keys = list(self.keys)
+            self.windows.extend(other.windows)
         elif self.packed and other.packed:
             self.values += other.values
         else:
             self.values = self.objects()
             self.values += other.objects()
-            self.json, self.packed = None, False
+            self.json, self.windows, self.packed = None, None, False
         if self.keys is None and other.keys is not None:
             self.keys = [""] * count
         if self.keys is not None:
@@ -133,18 +144,18 @@ class RecordBatch:
             None if self.json is None else taken(self.json),
             None if self.fields is None else {name: taken(column) for name, column in self.fields.items()},
             self.packed,
-            self.own_json,
+            None if self.windows is None else self.windows.take(positions),
         )
 
     def truncate(self, length: int) -> None:
-        """Drops the records behind ``length``; of a batch that has been appended to."""
+        """Drops the records after ``length`` of a batch that has been appended to."""
         del self.timestamps[length:], self.values[length:]
         for column in (self.ids, self.keys, self.json):
             if column is not None:
                 del column[length:]
 
     def records(self, stream: str = "") -> Iterator[Record]:
-        """The same one by one.
+        """The records one by one.
 
         >>> list(RecordBatch([5], ["cat videos"]).records())
         [Record(value='cat videos', timestamp=5, key='', stream='', id=None, late=False)]
@@ -170,7 +181,7 @@ def join(parts: Sequence[RecordBatch]) -> RecordBatch:
 
 
 def array_of(packed: Sequence[bytes]) -> bytes:
-    """A MessagePack array of values that are packed already.
+    """A MessagePack array of packed values.
 
     >>> unpack(array_of([pack(1), pack("two")]))
     [1, 'two']

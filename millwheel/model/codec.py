@@ -1,4 +1,4 @@
-"""Codecs: how a state or a value becomes bytes (4.4). Public as ``millwheel.codecs``.
+"""Codecs: states and values to bytes (4.4). Public as ``millwheel.codecs``.
 
 >>> msgpack.decode(msgpack.encode({1: [None, True, 2.5, "text", b"bytes"]}))
 {1: [None, True, 2.5, 'text', b'bytes']}
@@ -26,27 +26,27 @@ from millwheel.model.extension_types import TUPLE, is_kind, pack_kind, unpack_ki
 
 _DATACLASS = 1  # the MessagePack extension type that carries a dataclass: [name, {field: value}]
 
-_registry: dict[str, type] = {}
+registry: dict[str, type] = {}
 _Class = TypeVar("_Class", bound=type)
 
 
 class Codec(abc.ABC):
-    """Turns a state into bytes and back. Any object with these two methods will do."""
+    """Converts a state to bytes and back; any object with these two methods will do."""
 
     @abc.abstractmethod
     def encode(self, value: Any) -> bytes:
-        """The bytes of a value."""
+        """Encodes a value."""
 
     @abc.abstractmethod
     def decode(self, data: bytes) -> Any:
-        """The value of the bytes."""
+        """Decodes a value."""
 
 
 def register(cls: _Class) -> _Class:
-    """Lets a dataclass travel as a record's value or a state; also as a decorator.
+    """Allows a dataclass as a record's value or a state; also as a decorator.
 
     A dataclass that workers can import is found without it. One that is defined in a script or a
-    notebook must be registered where it is not the type of an ``initial_state()``.
+    notebook must be registered, unless it is the type of an ``initial_state()``.
 
     >>> @register
     ... @dataclasses.dataclass
@@ -57,28 +57,28 @@ def register(cls: _Class) -> _Class:
     """
     if not (isinstance(cls, type) and (dataclasses.is_dataclass(cls) or _is_named(cls))):
         raise CodecError(f"register() takes a dataclass, not {cls!r}: decorate it with @dataclass first")
-    _registry[_name(cls)] = cls
+    registry[_name(cls)] = cls
     return cls
 
 
 def registered() -> dict[str, type]:
-    """The registered dataclasses by name, to be shipped to the workers."""
-    return dict(_registry)
+    """The registered dataclasses by name, to be sent to the workers."""
+    return dict(registry)
 
 
 def _is_named(cls: type) -> bool:
-    """Whether it is an enumeration or a named tuple, which travel by name as dataclasses do."""
+    """Whether it is an enumeration or a named tuple, which are encoded by name."""
     return issubclass(cls, enum.Enum) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
 
 
 def register_tree(cls: type) -> None:
-    """Registers a dataclass and those that its fields' types name."""
-    if not (dataclasses.is_dataclass(cls) or _is_named(cls)) or _registry.get(_name(cls)) is cls:
+    """Registers a dataclass and those in its fields' types."""
+    if not (dataclasses.is_dataclass(cls) or _is_named(cls)) or registry.get(_name(cls)) is cls:
         return
     register(cls)
     try:
         hints = typing.get_type_hints(cls)
-    except Exception:  # hints may name what only a type checker can see; the fields still travel
+    except Exception:  # hints may be visible to a type checker only; the fields are still encoded
         return
     pending: list[Any] = list(hints.values())
     while pending:
@@ -102,15 +102,15 @@ def _pack_other(value: Any) -> Any:
     if isinstance(value, int):
         raise OverflowError(f"the integer {shorten(value, 80)} has more than 64 bits; MessagePack carries 64")
     raise TypeError(
-        f"a {cls.__name__} ({shorten(value, 80)}) is not what MessagePack carries: use None, bool, int, "
+        f"a {cls.__name__} ({shorten(value, 80)}) cannot be encoded in MessagePack: use None, bool, int, "
         "float, str, bytes, list, dict or a dataclass"
     )
 
 
 def _pack_state(value: Any) -> Any:
-    """What a state has that MessagePack has no form for, so that it comes back as what it was."""
+    """Encodes types that MessagePack lacks, so that a state keeps its types."""
     cls = type(value)
-    if cls is tuple:  # the most common of them, as the key of a dict above all
+    if cls is tuple:  # the most common one, mostly as a key of a dict
         return _msgpack.ExtType(TUPLE, _pack_inside(list(value)))
     if dataclasses.is_dataclass(cls):
         name = _known_name(cls)
@@ -125,7 +125,7 @@ def _pack_state(value: Any) -> Any:
 
 
 def _pack_inside(value: Any) -> bytes:
-    """A part of a state: a packer cannot be used inside its own call, so each depth has one of its own."""
+    """Encodes a part of a state, with a packer for each depth (not reentrant)."""
     spare = _packers.spare
     pack = spare.pop() if spare else state_packer()
     try:
@@ -136,13 +136,13 @@ def _pack_inside(value: Any) -> bytes:
 
 def _known_name(cls: type) -> str:
     name = _name(cls)
-    if _registry.get(name) is not cls:
-        _registry[name] = cls  # a notebook may define it again
+    if registry.get(name) is not cls:
+        registry[name] = cls  # a notebook may define it again
     return name
 
 
 def _find(name: str) -> type:
-    return _registry.get(name) or _import(name)
+    return registry.get(name) or _import(name)
 
 
 def _unpack_ext(code: int, data: bytes | memoryview) -> Any:
@@ -173,11 +173,11 @@ def _import(name: str) -> type:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise CodecError(
-            f"the dataclass {name} is not known here ({error}): decorate it with @millwheel.register"
+            f"the dataclass {name} is unknown here ({error}): decorate it with @millwheel.register"
         ) from error
     if not (isinstance(found, type) and (dataclasses.is_dataclass(found) or _is_named(found))):
         raise CodecError(f"{name} is not a dataclass")
-    _registry[name] = found
+    registry[name] = found
     return found
 
 
@@ -190,13 +190,13 @@ def _hashable(key: Any) -> Any:
 
 
 def packer() -> Callable[[Any], bytes]:
-    """A packing function of one's own; cheaper by the call than a shared one."""
+    """A packing function of one's own; cheaper per call than a shared one."""
     pack: Callable[[Any], bytes] = _msgpack.Packer(default=_pack_other, unicode_errors="surrogatepass").pack
     return pack
 
 
 def state_packer() -> Callable[[Any], bytes]:
-    """A packing function for states: each type is exact, or comes back as what it was, or is refused."""
+    """A packing function for states: a type is kept exactly, or refused."""
     pack: Callable[[Any], bytes] = _msgpack.Packer(
         default=_pack_state, strict_types=True, unicode_errors="surrogatepass"
     ).pack
@@ -204,7 +204,7 @@ def state_packer() -> Callable[[Any], bytes]:
 
 
 class _Packers(threading.local):
-    """A packer for each thread: one that calls back into Python must not be entered by another."""
+    """A packer for each thread: one that calls back into Python is not reentrant."""
 
     def __init__(self) -> None:
         self.pack = packer()
@@ -224,21 +224,22 @@ _pack_plain = _msgspec.msgpack.Encoder().encode
 
 
 def pack_plain(value: Any) -> bytes:
-    """What `pack` gives, in a third of the time, for what the engine itself has put together: numbers,
-    texts, bytes, lists and dicts. Of a user's value it would lose the class of a dataclass."""
+    """Encodes the engine's own values, in a third of the time of `pack`.
+
+    That is numbers, texts, bytes, lists and dicts. It would lose the class of a user's dataclass."""
     try:
         return _pack_plain(value)
-    except Exception:  # half a character in a text, above all
+    except Exception:  # mostly a lone surrogate in a text
         return pack(value)
 
 
 def pack_each(values: Iterable[Any]) -> list[bytes]:
-    """Texts and numbers, each as `pack` gives it."""
+    """Encodes each of some texts and numbers, as `pack` does."""
     values = list(values)
     if set(map(type, values)) <= {str, int, float, bool, type(None)}:
         try:
             return list(map(_pack_plain, values))
-        except Exception:  # half a character, or more than 64 bits
+        except Exception:  # a lone surrogate, or more than 64 bits
             pass
     return list(map(pack, values))
 
@@ -253,12 +254,12 @@ def unpack(data: bytes | memoryview) -> Any:
     """The value of MessagePack bytes."""
     try:
         return _unpack(data)
-    except Exception:  # half a character in a text; or it is broken, and what follows says so
+    except Exception:  # a lone surrogate in a text; or it is damaged, and the next call raises
         pass
     try:
         return _unpack_slowly(data)
     except TypeError:
-        # A dict whose keys are tuples comes back with lists for keys, which do not hash.
+        # A dict with tuples as keys is decoded with lists as keys, which do not hash.
         return _unpack_slowly(data, object_pairs_hook=_hashable_keys)
 
 
@@ -329,7 +330,7 @@ class _PickleCodec(Codec):
 
 
 class _ProtobufCodec(Codec):
-    """A Protocol Buffers message; fields are written in one order, so equal states are equal bytes."""
+    """A Protocol Buffers message, in one order: equal states are equal bytes."""
 
     def __init__(self, message: type) -> None:
         self._message = message

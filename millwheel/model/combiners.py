@@ -1,8 +1,8 @@
-"""Combiners: records of a key are joined before the hook gets them, so that it runs few times (8.4).
+"""Combiners: merge records of a key before the hook runs (8.4).
 
 ``Pipeline.add(..., combine=...)`` takes a function of a key and some of its records, in their order; it
-gives (value, timestamp) pairs, which the computation gets in their place. A computation gets nothing but
-what its combiner gave, and is to come to the same result however its records were grouped.
+returns (value, timestamp) pairs, which replace the records. A computation gets only
+what its combiner returned, and must give the same result for any grouping of its records.
 
 >>> records = [Record(value="any", timestamp=time) for time in (2_000_000, 2_500_000, 7_000_000)]
 >>> Count(1_000_000)("cat videos", records)
@@ -19,15 +19,15 @@ from millwheel.errors import PipelineError
 from millwheel.model.record import Record
 
 Combine = Callable[[str, Sequence[Record]], Iterable[tuple[Any, int]]]
-"""What ``combine=`` takes: of a key and its records, the (value, timestamp) pairs in their place."""
+"""A function of a key and its records that returns (value, timestamp) pairs."""
 
 
 class Reduce:
-    """Joins the values of each window with a function of two: ``Reduce(max, mw.MINUTE)``.
+    """Merges the values of each window with a function: ``Reduce(max, mw.MINUTE)``.
 
-    ``window`` is the width of the windows by which the computation groups, in microseconds, or None where
+    ``window`` is the width of the windows by which the computation groups, in microseconds, or None if
     time does not matter to it. A window's record has the newest of its timestamps. ``field`` takes an entry
-    of each value in place of the value. ``function`` must not care in which order it is applied.
+    of each value in place of the value. ``function`` must be independent of the order of its application.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Reduce:
         return self.columns([r.timestamp for r in records], [r.value for r in records])
 
     def columns(self, timestamps: Sequence[int], values: Sequence[Any]) -> list[tuple[Any, int]]:
-        """The same of records in columns, which spares an object for each."""
+        """The same for records in columns, which saves an object for each."""
         window, function, field = self.window, self.function, self.field
         found: dict[int, tuple[Any, int]] = {}
         if field is not None:
@@ -69,7 +69,7 @@ class Reduce:
 
 
 class Sum(Reduce):
-    """Adds up the values, or a field of them, by window."""
+    """Sums the values, or a field of them, by window."""
 
     def __init__(self, window: int | None, *, field: str | None = None) -> None:
         super().__init__(operator.add, window, field=field)

@@ -10,11 +10,11 @@ from millwheel.model.time import WATERMARK, Clock
 from millwheel.model.timer import Timer
 
 BOUND = ("set_timer", "clear_timer", "produce", "hold", "release", "count")
-"""The accessors that a worker binds to the instance, so that a call goes straight to its context."""
+"""The accessors that a worker binds to the instance, for direct calls."""
 
 
 class Context(Protocol):
-    """What a computation reaches through its accessors while a hook runs."""
+    """What a computation can access while a hook runs."""
 
     def load_state(self) -> Any: ...
     def delete_state(self) -> None: ...
@@ -30,10 +30,11 @@ class Computation:
     """A node of the graph: user code that runs in the context of one key at a time.
 
     Override `process_record`, `process_timer` or both. Everything that the accessors change is
-    committed in one atomic write, or not at all. A hook returns nothing: what it has to say it produces.
+    committed in one atomic write, or not at all. A hook returns nothing: it produces its output.
 
-    What a hook sets on ``self`` is soft state: all keys of a worker share it, other workers have their own,
-    and a restart forgets it. It is for what can be made again, such as a model that is loaded once:
+    Attributes that a hook sets on ``self`` are soft state: all keys of a worker share them, other workers
+    have their own, and a restart loses them. They are for what can be made again, such as a model that is
+    loaded once:
 
     >>> class Scorer(Computation):
     ...     model = None
@@ -42,7 +43,7 @@ class Computation:
     ...             self.model = {"cat": 0.9}  # load_model(), once in each worker
     ...         self.produce("scores", self.model.get(record.value, 0.0))
 
-    What must be kept, by key, is ``self.state``:
+    What must persist, by key, is ``self.state``:
 
     >>> class Counter(Computation):
     ...     def process_record(self, record):
@@ -51,20 +52,20 @@ class Computation:
     """
 
     codec: Any = codecs.msgpack
-    """How the state becomes bytes."""
+    """The codec of the state."""
     exactly_once: bool = True
     """Drop records whose ID was seen (6.1.1)."""
     strong_productions: bool = True
     """Checkpoint productions before they are delivered (6.1.2)."""
     version: int = 1
-    """Of the state's form: a higher number than the stored one has `migrate` called."""
+    """The version of the state's form; older stored state is passed to `migrate`."""
 
     key: str
-    """The key that the hook runs for."""
+    """The key of the hook."""
     state: Any
     """The key's persistent state: mutate it, assign to it, or ``del self.state``."""
     low_watermark: int
-    """The input watermark: no record with an older timestamp is expected any more."""
+    """The input watermark: records with older timestamps are no longer expected."""
     now: int
     """This epoch's wall time; the same for every attempt at the epoch."""
 
@@ -79,9 +80,9 @@ class Computation:
         return {}
 
     def migrate(self, old_version: int, state: Any) -> Any:
-        """The state that an earlier version of this computation left, as this one has it.
+        """Converts the state of an earlier version of this computation.
 
-        Called once for a key, when its state is first used; what it returns is stored with that key's
+        Called once for a key, when its state is first used; the result is stored with that key's
         next write. It may change ``state`` and return it.
         """
         raise NotImplementedError(
@@ -94,11 +95,11 @@ class Computation:
         self._inside().set_timer(tag, time, clock)
 
     def clear_timer(self, tag: str) -> None:
-        """Removes the key's timer ``tag``; nothing happens where there is none."""
+        """Removes the key's timer ``tag``, if it is set."""
         self._inside().clear_timer(tag)
 
     def produce(self, stream: str, value: Any, timestamp: int | None = None) -> None:
-        """Produces a record; the default timestamp is that of the record or timer in hand."""
+        """Produces a record; the default timestamp is the current record's or timer's."""
         self._inside().produce(stream, value, timestamp)
 
     def hold(self, timestamp: int, tag: str = "") -> None:
@@ -106,24 +107,24 @@ class Computation:
         self._inside().hold(timestamp, tag)
 
     def release(self, tag: str = "") -> None:
-        """Releases a hold; nothing happens where there is none."""
+        """Releases a hold, if it is set."""
         self._inside().release(tag)
 
     def count(self, name: str, n: int = 1) -> None:
-        """Adds to a metric of the user's own."""
+        """Adds to a user metric."""
         self._inside().count(name, n)
 
     def _inside(self) -> Context:
         context: Context | None = self.__dict__.get("_context")
         if context is None:
             raise RuntimeError(
-                f"{type(self).__name__}: state, timers and productions are there inside "
-                "process_record and process_timer only"
+                f"{type(self).__name__}: state, timers and productions are available only inside "
+                "process_record and process_timer"
             )
         return context
 
-    # The state is an ordinary attribute once it is loaded, so that hooks touch it at the speed of
-    # an attribute; these two see only its first use by a key and its deletion.
+    # The state is an ordinary attribute once it is loaded, so that hooks use it at the speed of
+    # an attribute; these two handle only its first use by a key and its deletion.
     def __getattr__(self, name: str) -> Any:
         if name == "state":
             return self._inside().load_state()

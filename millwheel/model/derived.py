@@ -1,7 +1,7 @@
-"""Derived streams: what `map`, `filter`, `flat_map`, `key_by` and `union` make of other streams.
+"""Derived streams: results of `map`, `filter`, `flat_map`, `key_by` and `union`.
 
-A derived stream has no computation, no state and no shuffle of its own: whoever puts a record on one of its
-parents (a computation or an injecting task) applies the steps there and then. So its producers, and with them
+A derived stream has no computation, no state and no shuffle of its own: the producer of a record of one of
+its parents (a computation or an injecting task) applies the steps. So its producers, and with them
 its low watermark, are those of its parents.
 """
 
@@ -14,14 +14,15 @@ from typing import Any, Literal
 from millwheel.model.names import Unnamed
 from millwheel.model.record import Record
 
-StepKind = Literal["map", "filter", "flat_map", "key", "with_key"]
+StepKind = Literal["map", "filter", "flat_map", "key", "with_key", "lookup"]
 
 
 @dataclass(frozen=True)
 class Step:
     """One function applied to the values of a stream, or to whole records (``key``).
 
-    ``with_key`` has no function: it makes ``[key, value]`` of a value, for a consumer that takes all keys.
+    The function of ``lookup`` is made for each epoch, from the version of a side table in its plan.
+    ``with_key`` has no function: it makes ``[key, value]`` of a value, for a consumer of all keys.
     """
 
     kind: StepKind
@@ -33,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Derived:
-    """A stream that is computed from others where their records are produced."""
+    """A stream that is computed from others at their producers."""
 
     name: str
     parents: tuple[str, ...]
@@ -41,12 +42,12 @@ class Derived:
 
     @property
     def label(self) -> str:
-        """The name for people."""
+        """The name for display."""
         return public_name(self.name)
 
 
 class KeptKey:
-    """Takes the key that a ``key`` step gave the record; unlike `by_key` it crosses intervals."""
+    """Takes the key of the ``key`` step; unlike `by_key` it crosses intervals."""
 
     __slots__ = ()
 
@@ -64,7 +65,7 @@ class KeptKey:
 
 
 class OfValue:
-    """A key extractor made of a function of the value."""
+    """A key extractor from a function of the value."""
 
     __slots__ = ("function",)
 
@@ -85,7 +86,7 @@ class OfValue:
 
 
 def is_public(stream: str) -> bool:
-    """Whether a stream has a name that a user gave it.
+    """Whether a user named the stream.
 
     >>> is_public("clicks"), is_public(Unnamed("clicks.filter").key)
     (True, False)
@@ -94,7 +95,7 @@ def is_public(stream: str) -> bool:
 
 
 def public_name(stream: str) -> str:
-    """A stream's name for people.
+    """A stream's name for display.
 
     >>> public_name("clicks"), public_name(Unnamed("clicks.filter", 2).key)
     ('clicks', 'clicks.filter 2')

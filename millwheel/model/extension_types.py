@@ -1,7 +1,7 @@
-"""Types of a state that MessagePack has no form for, and that come back as what they were.
+"""Types in a state that MessagePack lacks, and that keep their type.
 
-Each is an extension type of MessagePack. What would come back as another type, a subclass of a dict or a
-NumPy number, is refused when it is first written: it would change under its owner after the first epoch.
+Each is an extension type of MessagePack. What would change its type, a subclass of a dict or a
+NumPy number, is refused when it is first written: it would change after the first epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 Pack = Callable[[Any], bytes]
 Unpack = Callable[[bytes | memoryview], Any]
 Find = Callable[[str], type]
-"""A class by the name under which it was written."""
+"""Finds a class by the name under which it was written."""
 
 TUPLE, SET, FROZENSET, DATETIME, DATE, TIME, TIMEDELTA = 2, 3, 4, 5, 6, 7, 8
 DECIMAL, ENUM, COUNTER, DEFAULTDICT, DEQUE, ORDERED, NAMED = 9, 10, 11, 12, 13, 14, 15
@@ -26,17 +26,17 @@ _FACTORIES: Final[dict[str, Callable[[], Any]]] = {
     kind.__name__: kind
     for kind in (int, float, str, bool, bytes, list, dict, set, tuple, frozenset, Counter, deque, OrderedDict)
 }
-"""What a defaultdict may make its values with: it is written by name."""
+"""The factories of defaultdicts, which are written by name."""
 
 
 def pack_kind(value: Any, pack: Pack, name: Callable[[type], str]) -> tuple[int, bytes] | None:
-    """The extension type and the bytes of a value; None where it is of no kind that is known here."""
+    """The extension type and the bytes of a value; None for an unknown kind."""
     kind = type(value)
     packed = _PACK.get(kind)
     if packed is not None:
         code, parts = packed
         return code, pack(parts(value))
-    if kind in (set, frozenset):  # in an order of its own, so that equal sets are equal bytes
+    if kind in (set, frozenset):  # sorted, so that equal sets are equal bytes
         code = SET if kind is set else FROZENSET
         return code, pack(sorted(map(pack, value)))
     if isinstance(value, enum.Enum):
@@ -66,7 +66,7 @@ def is_kind(code: int) -> bool:
 
 
 def why_not(value: Any) -> str:
-    """Why a value is refused, and what to do."""
+    """Why a value is refused, and the fix."""
     kind = type(value)
     for base in (bool, int, float, str, bytes, list, dict, tuple, set):
         if isinstance(value, base):
@@ -76,7 +76,7 @@ def why_not(value: Any) -> str:
                 "as millwheel.codecs.pickle"
             )
     return (
-        f"a {kind.__name__} is not what MessagePack carries: use None, bool, int, float, str, bytes, list, "
+        f"a {kind.__name__} cannot be encoded in MessagePack: use None, bool, int, float, str, bytes, list, "
         "dict, tuple, set, frozenset, datetime, Decimal, Enum, Counter, defaultdict, deque or a dataclass, "
         "or give the computation a codec such as millwheel.codecs.pickle"
     )

@@ -1,6 +1,6 @@
-"""The graph of a pipeline, checked and cut into levels.
+"""The graph of a pipeline, checked and divided into levels.
 
-A level is a shuffle: computations of one level run in one task per slot. A computation joined to a
+A level is a shuffle: computations of one level run in one task per slot. A computation that reads a
 producer by `by_key` shares its keys, hence its intervals, and runs in the producer's level.
 """
 
@@ -17,6 +17,7 @@ from millwheel.model.derived import Derived, is_public, public_name
 from millwheel.model.keys import ByKey, KeyExtractor
 from millwheel.model.names import Sender, SourceName
 from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX, Node, Pipeline, Source
+from millwheel.model.side_table import HeldTable, Lookup
 from millwheel.model.sink import Sink
 
 MOST_LEVELS = 255  # the store's keys have one byte for a level
@@ -24,7 +25,7 @@ MOST_LEVELS = 255  # the store's keys have one byte for a level
 
 @dataclass(frozen=True)
 class Edge:
-    """One consumer's reading of one stream."""
+    """One consumer's input from one stream."""
 
     index: int
     stream: str
@@ -37,7 +38,7 @@ class Edge:
 class Graph:
     """A pipeline in the order in which an epoch runs it.
 
-    Every node stands behind its producers; every edge leads to the producer's level (chained) or to
+    Every node comes after its producers; every edge leads to the producer's level (chained) or to
     a later one.
     """
 
@@ -52,17 +53,19 @@ class Graph:
     sinks: dict[str, tuple[Sink, ...]]
     level_of: dict[str, int] = field(default_factory=dict)
     replays: dict[str, dict[Sender, Sender]] = field(default_factory=dict)
-    """By computation that catches up: which injector stands for which, for it alone."""
+    """By computation that catches up: its own injector for each shared one."""
     derived: dict[str, tuple[tuple[Derived, int], ...]] = field(default_factory=dict)
-    """By stream: the streams that are derived from it, and which of their parents it is."""
+    """By stream: the streams derived from it, and its position among their parents."""
+    side_tables: dict[str, HeldTable] = field(default_factory=dict)
+    """By name: the tables for lookups."""
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Every stream that has a name of the user's, in no particular order."""
+        """Every stream that a user named, in no particular order."""
         return tuple(filter(is_public, self.producers))
 
     def origins(self, stream: str) -> set[str]:
-        """The streams that a stream is derived from in the end; itself where it is not derived."""
+        """The streams that a stream is derived from; itself if it is not derived."""
         parents = {
             parent for parent, found in self.derived.items() for derived, _ in found if derived.name == stream
         }
@@ -72,16 +75,16 @@ class Graph:
 
     @cached_property
     def percentiles(self) -> tuple[float, ...]:
-        """The percentile watermarks that somebody uses, beside the exact ones."""
+        """The percentile watermarks in use, beside the exact ones."""
         return tuple(sorted({node.watermark for node in self.nodes.values()} - {1.0}))
 
     def senders(self, node: str) -> tuple[Sender, ...]:
-        """Whose watermarks bound a computation's input: those that write its inputs."""
+        """The senders whose watermarks bound a computation's input."""
         return self._senders[node]
 
     @cached_property
     def _senders(self) -> dict[str, tuple[Sender, ...]]:
-        """By computation. Every step of every epoch asks for them."""
+        """By computation; cached, as every step of every epoch needs it."""
         found: dict[str, tuple[Sender, ...]] = {}
         for name, node in self.nodes.items():
             own = self.replays.get(name, {})
@@ -91,7 +94,7 @@ class Graph:
         return found
 
     def readers(self, source: Source, stream: str) -> tuple[Edge, ...]:
-        """Who gets what a source puts on a stream: who catches up reads a source of its own."""
+        """The consumers of a source's stream; one that catches up has its own source."""
         edges = self.consumers[stream]
         if source.reader:
             return tuple(edge for edge in edges if edge.consumer == source.reader)
@@ -102,16 +105,16 @@ class Graph:
     def behind(self, names: Iterable[str]) -> set[str]:
         """These computations, and all that read from them."""
         found = set(names)
-        for name in self.nodes:  # each stands behind its producers
+        for name in self.nodes:  # each comes after its producers
             if any(sender in found for sender in self.senders(name)):
                 found.add(name)
         return found
 
 
 def build(pipeline: Pipeline) -> Graph:
-    """Checks a pipeline and cuts it into levels; each mistake has its own `PipelineError`."""
+    """Checks a pipeline and divides it into levels; a mistake is a `PipelineError`."""
     if not pipeline.sources:
-        raise PipelineError(f"pipeline {pipeline.name!r} has no injector: nothing would ever happen in it")
+        raise PipelineError(f"pipeline {pipeline.name!r} has no injector: it would never do anything")
     _check_diverted(pipeline)
     producers: dict[str, list[Sender]] = {}
     for source in pipeline.sources:
@@ -130,7 +133,7 @@ def build(pipeline: Pipeline) -> Graph:
             raise PipelineError(
                 f"pipeline {pipeline.name!r}: stream {one.name!r} is derived from "
                 f"{', '.join(map(public_name, one.parents))} and is written by others as well: "
-                "give it another name, and join them with union()"
+                "give it another name, and merge them with union()"
             )
         producers[one.name] = list(writers)
     for node in pipeline.nodes.values():
@@ -153,9 +156,9 @@ def build(pipeline: Pipeline) -> Graph:
     deepest = max(level_of, key=level_of.__getitem__, default="")
     if level_of.get(deepest, 0) > MOST_LEVELS:
         raise PipelineError(
-            f"pipeline {pipeline.name!r}: computation {deepest!r} stands behind {level_of[deepest] - 1} "
-            f"others, each of which keys the records anew; {MOST_LEVELS} levels are the most: read "
-            "by mw.by_key where the key stays the same, or cut the pipeline in two"
+            f"pipeline {pipeline.name!r}: computation {deepest!r} is after {level_of[deepest] - 1} "
+            f"others, each of which changes the keys; {MOST_LEVELS} levels are the most: read "
+            "by mw.by_key if the key stays the same, or split the pipeline"
         )
     levels = tuple(
         tuple(name for name in order if level_of[name] == level)
@@ -185,11 +188,18 @@ def build(pipeline: Pipeline) -> Graph:
         {stream: tuple(found) for stream, found in sinks.items()},
         level_of,
         derived={stream: tuple(found) for stream, found in derived.items()},
+        side_tables=_side_tables(pipeline),
     )
 
 
+def _side_tables(pipeline: Pipeline) -> dict[str, HeldTable]:
+    steps = [step for derived in pipeline.derived.values() for step in derived.steps]
+    found = [step.function.table for step in steps if isinstance(step.function, Lookup)]
+    return {table.name: table for table in found}
+
+
 def _behind_parents(pipeline: Pipeline) -> list[Derived]:
-    """The derived streams, each behind those that it is derived from; a cycle is an error."""
+    """The derived streams in topological order; a cycle is an error."""
     order: dict[str, Derived] = {}
 
     def visit(name: str, path: tuple[str, ...]) -> None:
@@ -208,7 +218,7 @@ def _behind_parents(pipeline: Pipeline) -> list[Derived]:
 
 
 def _check_diverted(pipeline: Pipeline) -> None:
-    """Refuses a stream that is somebody's diverted records and somebody else's too."""
+    """Refuses a diverted stream that has another writer."""
     owners: dict[str, str] = {}
     for source in pipeline.sources:
         owners |= dict.fromkeys(source.diverted, f"the injector of {source.stream!r}")
@@ -217,8 +227,8 @@ def _check_diverted(pipeline: Pipeline) -> None:
             who = f"computation {node.name!r}"
             if owners.setdefault(stream, who) != who:
                 raise PipelineError(
-                    f"pipeline {pipeline.name!r}: stream {stream!r} is what {who} and {owners[stream]} both "
-                    f"divert to: give the computation another name"
+                    f"pipeline {pipeline.name!r}: {who} and {owners[stream]} both divert to the stream "
+                    f"{stream!r}: give the computation another name"
                 )
     used = [(source.stream, f"the injector of {source.stream!r}") for source in pipeline.sources]
     used += [(stream, f"computation {n.name!r}") for n in pipeline.nodes.values() for stream in n.outputs]
@@ -250,7 +260,7 @@ def _written(pipeline: Pipeline, producers: Iterable[str], stream: str, who: str
 
 
 def _topological(pipeline: Pipeline, producers: dict[str, list[Sender]]) -> list[str]:
-    """The computations, each behind those that it reads from; a cycle is named by its path."""
+    """The computations in topological order; the error of a cycle has its path."""
     order: list[str] = []
     done: set[str] = set()
     for root in pipeline.nodes:
@@ -282,9 +292,9 @@ def _topological(pipeline: Pipeline, producers: dict[str, list[Sender]]) -> list
 
 
 def _register_state(node: Node) -> None:
-    """Makes the dataclass of a computation's state known, so that it can be shipped to workers."""
+    """Registers the dataclass of a computation's state, to be sent to workers."""
     try:
         state = node.computation.initial_state()
-    except Exception:  # it may need a key, which is there inside a hook only; it will be called there
+    except Exception:  # it may need a key, which only a hook has; it will be called there
         return
     codecs.register_tree(type(state))

@@ -1,4 +1,4 @@
-"""What a computation's hooks must be: checked when it is added, so that none silently does nothing."""
+"""Checks of a computation's hooks when it is added, so that none is ignored."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OTHER_NAMES: Final = {
     "process_record": ("process", "on_record", "on_event", "on_element", "handle", "handle_record", "record"),
     "process_timer": ("on_timer", "timer", "handle_timer", "fire", "on_fire"),
 }
-"""What the hooks are called elsewhere."""
+"""Names of the hooks in other systems."""
 
-_CLOSE = 0.8  # of the letters: process_records and processRecrod are, process_batch is not
+_CLOSE = 0.8  # similarity: matches process_records and processRecrod, not process_batch
 
 
 def defines(computation: Computation, hook: str) -> bool:
@@ -30,19 +30,19 @@ def defines(computation: Computation, hook: str) -> bool:
 
 
 def check_hooks(computation: Computation, where: str) -> None:
-    """Refuses a computation whose hooks would do nothing: none there, or generators, or coroutines."""
+    """Refuses hooks that would do nothing: missing, generators, or coroutines."""
     defined = [hook for hook in HOOKS if defines(computation, hook)]
     for hook in defined:
         found = getattr(computation, hook)
         if not callable(found):
-            raise PipelineError(f"{where}: {hook} is {found!r}, which is no method")
+            raise PipelineError(f"{where}: {hook} is {found!r}, which is not a method")
         if inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found):
             raise PipelineError(
-                f"{where}: {hook} is defined with async def, and nobody would await it: write def {hook}"
+                f"{where}: {hook} is defined with async def, which is never awaited: write def {hook}"
             )
         if inspect.isgeneratorfunction(found):
             raise PipelineError(
-                f"{where}: {hook} has a yield in it, and nobody would run it: in place of `yield value` "
+                f"{where}: {hook} has a yield, so its body would never run: in place of `yield value` "
                 "write self.produce(stream, value)"
             )
     close = {hook: name for hook in HOOKS if hook not in defined and (name := _close(computation, hook))}
@@ -65,7 +65,7 @@ def check_hooks(computation: Computation, where: str) -> None:
 
 
 def _close(computation: Computation, hook: str) -> str | None:
-    """The method of the user's own that is most likely meant to be a hook."""
+    """The user's method that is most likely meant to be a hook."""
     own = [
         name
         for name in dir(type(computation))

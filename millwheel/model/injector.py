@@ -1,4 +1,4 @@
-"""Injectors bring external data in and seed the low watermarks (5.2)."""
+"""Injectors read external data and start the low watermarks (5.2)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from typing import Any, Literal
 
 from millwheel.model.batch import BadInput as BadInput
 from millwheel.model.batch import RecordBatch as RecordBatch
+from millwheel.model.field_columns import FieldColumns
 from millwheel.model.record import Record
 from millwheel.model.time import DAY
 
 Offset = Any
-"""A position in a partition: anything that MessagePack carries. A partition starts at ``None``."""
+"""A position in a partition: any MessagePack value; ``None`` is the start."""
 
 Errors = Literal["stop", "divert"]
 
-_UNKNOWN_SIZE = 10_000  # of a range whose offsets tell nothing: enough to be worth a shuffle
+_UNKNOWN_SIZE = 10_000  # the size of a range with unknown offsets: enough for a shuffle
 
 
 class FieldNames(tuple[str, ...]):
-    """Names of fields, of which some may be missing in a value: those are None there."""
+    """Names of fields; ``optional`` ones may be missing in a value, and are None."""
 
     optional: frozenset[str]
+    columns: bool
+    """Whether `FieldColumns` are sufficient: no consumer takes single records."""
 
-    def __new__(cls, needed: Collection[str], optional: Collection[str] = ()) -> FieldNames:
+    def __new__(
+        cls, needed: Collection[str], optional: Collection[str] = (), *, columns: bool = False
+    ) -> FieldNames:
         names = super().__new__(cls, sorted({*needed, *optional}))
+        names.columns = columns
         names.optional = frozenset(optional) - frozenset(needed)
         return names
 
@@ -34,51 +40,51 @@ class Injector:
 
     The driver calls `poll`, `low_watermark` and `commit`; tasks call `read`, on a copy. The same
     range must give the same records each time it is read: an epoch that failed reads it again.
-    An injector is exhausted when every partition has been read to what `poll` said and its low
+    An injector is exhausted when every partition has been read to its end by `poll` and its low
     watermark is `MAX_TIME`.
     """
 
     errors: Errors = "stop"
-    """What a record that cannot be read or keyed does: stop the pipeline, or go to ``STREAM.errors``."""
+    """For a bad record: stop the pipeline, or divert it to ``STREAM.errors``."""
     slack: int | None = None
-    """With a number, the watermark also follows the newest timestamp read, this far behind."""
+    """With a number, the watermark also follows the newest timestamp, less this."""
     idle_after: int | None = None
-    """With a number: a partition with nothing new for so long (of wall time) holds the watermark no more."""
+    """Idle wall time after which a partition no longer holds the watermark."""
     expected: Collection[str] = ()
-    """Partitions that there must be: one that `poll` does not name holds the watermark (5.2)."""
+    """Partitions that must exist: a missing one holds the watermark (5.2)."""
     in_turn: bool = False
-    """True where partitions are to be read one after another, as poll() names them, not side by side."""
+    """True if partitions are to be read one after another, in the order of `poll`."""
     bounded: bool = True
-    """False while more may come, whatever the partitions say: such an injector is never exhausted."""
+    """False while more input may come: then it is never exhausted."""
     id_retention: int = DAY
-    """How long (of wall time) the IDs of records are remembered: past it, a resend counts again."""
+    """The wall time for which record IDs are kept: later, a resend counts again."""
 
     def open(self, *, follow: bool) -> None:
-        """Called on the driver before the first poll; ``follow`` is False where a run ends by itself."""
+        """Called on the driver before the first poll; ``follow``: the run does not end."""
 
     def begin(self, origin: str, name: str) -> None:
-        """Called on the driver after `open`, before the first poll and before it is shipped to the tasks.
+        """Called on the driver after `open`, before polls and before it is sent to tasks.
 
-        ``origin`` names the store, ``name`` this injector in the pipeline: together they are the same after a
-        restart, and nowhere else.
+        ``origin`` names the store, ``name`` this injector in the pipeline: together they are unique, and
+        the same after a restart.
         """
 
     def notify(self, wake: Callable[[], None]) -> bool:
-        """Called on the driver after `begin`: ``wake`` is to be called when `poll` has something new.
+        """Called on the driver after `begin`, with a function to call on new input.
 
-        Any thread may call it, also in vain. True: it is always called, so that an idle pipeline polls
-        seldom; False, the default: the injector is polled every few milliseconds.
+        Any thread may call it, also needlessly. Return True if it is always called, so that an idle pipeline
+        polls rarely; False, the default: the injector is polled every few milliseconds.
         """
         return False
 
     def run_begins(self) -> None:
-        """Called on the driver before the first poll of a run, after `commit` has told what was read before.
+        """Called on the driver before a run's first poll, after earlier commits.
 
-        A change of the running pipeline is no new run.
+        A change of the running pipeline is not a new run.
         """
 
     def poll(self) -> Mapping[str, Offset]:
-        """Per partition, how far one may read now."""
+        """Returns, by partition, the offset up to which it can be read now."""
         raise NotImplementedError(f"{type(self).__name__} has no poll()")
 
     def read(self, partition: str, start: Offset, end: Offset) -> Iterable[Record]:
@@ -89,50 +95,50 @@ class Injector:
         return (record for batch in batches for record in batch.records())
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch] | None:
-        """What `read` gives, in columns; None: `read` is asked. An injector has one of the two."""
+        """The records of `read` in columns; None: use `read`."""
         return None
 
     def read_fields(
         self, partition: str, start: Offset, end: Offset, fields: Collection[str]
-    ) -> Iterable[RecordBatch] | None:
-        """What `read_batches` gives, where of the values nothing but these fields is needed now.
+    ) -> Iterable[RecordBatch | FieldColumns] | None:
+        """The records of `read_batches`, of whose values only these fields are needed.
 
         ``fields`` are `FieldNames`: those that are ``optional`` may be missing in a value.
         """
         return self.read_batches(partition, start, end)
 
     def low_watermark(self, partition: str, offset: Offset) -> int:
-        """No record older than this is expected in the partition behind ``offset``."""
+        """The low watermark of a partition that was read up to ``offset``."""
         raise NotImplementedError(f"{type(self).__name__} has no low_watermark()")
 
     def why_empty(self) -> str:
-        """Why `poll` names no partition, for people: what is looked for, and where."""
+        """Why `poll` names no partition, for display: what is searched, and where."""
         return f"{type(self).__name__} has found nothing to read yet"
 
     def commit(self, offsets: Mapping[str, Offset]) -> None:
-        """Told after an epoch has committed; what is before these offsets is not read again."""
+        """Called after a commit; what is before these offsets is not read again."""
 
     def lost(self, offsets: Mapping[str, Offset]) -> str | None:
-        """Why what is before these offsets cannot be read again; None: it can, from ``None`` on.
+        """Why what is before these offsets cannot be read again; None: it can.
 
-        Asked on the driver, after `begin`, when a computation is added that wants all of it.
+        Called on the driver, after `begin`, when a computation is added that needs all of it.
         """
         if type(self).commit is not Injector.commit:
-            return "it may give up what is committed; define lost() to say that it does not"
+            return "it may drop committed input; define lost() if it does not"
         return None
 
     def close(self) -> None:
-        """Called on the driver when the pipeline ends, whether it failed or not."""
+        """Called on the driver when the pipeline ends, also after a failure."""
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
-        """An offset after ``start``, at most ``end``, about ``records`` on: sizes an epoch.
+        """An offset near ``records`` after ``start``, at most ``end``: sizes an epoch.
 
-        The default takes all there is. It must give the same answer for the same arguments.
+        The default is ``end``. It must give the same answer for the same arguments.
         """
         return end
 
     def size(self, partition: str, start: Offset, end: Offset) -> int:
-        """About how many records a range holds: decides how many tasks read it."""
+        """The estimated number of records of a range, which decides its number of tasks."""
         if isinstance(end, int) and isinstance(start, int | None):
             return max(end - (start or 0), 0)
         return _UNKNOWN_SIZE

@@ -1,4 +1,4 @@
-"""Any value as JSON has it."""
+"""Any value in JSON types."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_LONGEST = 20_000  # characters and entries that are shown: enough for people, harmless for a page
+_LONGEST = 20_000  # characters and entries that are shown
 _DEEPEST = 20
 
 
 def plain(value: Any, longest: int = _LONGEST) -> Any:
-    """A value as JSON has it, up to a bound: dataclasses as dicts, bytes as text, keys of dicts as text.
+    """A value in JSON types, up to a limit: dicts for dataclasses, text for bytes.
 
     >>> plain({1: (b"x", float("nan"))})
     {'1': ["b'x'", 'nan']}
@@ -21,13 +21,13 @@ def plain(value: Any, longest: int = _LONGEST) -> Any:
 
 
 class _Plain:
-    """A value as JSON has it, up to a bound: dataclasses as dicts, bytes as text, keys of dicts as text."""
+    """Converts a value to JSON types, up to a limit."""
 
     def __init__(self, longest: int) -> None:
         self._left = longest
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """The value, or a text in place of what JSON has not."""
+        """The value, or a text for what JSON lacks."""
         self._left -= 1
         if value is None or isinstance(value, bool | int):
             return value

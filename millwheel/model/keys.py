@@ -1,7 +1,7 @@
-"""Keys: extractors, which the consumer of a stream gives (4.2), and fingerprints, which place a key.
+"""Keys: extractors of consumers (4.2), and fingerprints, which locate a key.
 
 A key's fingerprint is a stable 64-bit hash of its text, so intervals of fingerprints split evenly
-whatever the keys look like, and every process agrees on them (``hash()`` of a ``str`` does not).
+for any keys, and every process agrees on them (``hash()`` of a ``str`` differs).
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from millwheel.errors import PipelineError, shorten
 from millwheel.model.record import Record
 
 TABLETS: Final = 64
-"""The key space is cut into this many equal tablets; an interval is a run of whole tablets.
+"""The number of equal tablets of a store's key space, if it was made with no other.
 
-64 lets 64 slots work in parallel, and keeps the seeks that find an interval's next timer, one per
-tablet, far below a millisecond.
+An interval is a run of tablets. 64 let 64 slots work in parallel, and keep the seeks for an interval's next
+timer, one per tablet, far below a millisecond.
 """
+MOST_TABLETS: Final = 4_096
+PARTS: Final = 64
+"""The parts of the key space that a step works on one after the other; each is a run of tablets."""
 
 _digest = xxhash.xxh3_64_digest
+
+
+def is_tablets(number: object) -> bool:
+    """Whether a store can have such a number of tablets: a power of two from 64 to 4,096."""
+    return isinstance(number, int) and TABLETS <= number <= MOST_TABLETS and not number & (number - 1)
 
 
 class _Skip:
@@ -35,13 +43,13 @@ class _Skip:
 
 
 SKIP: Final = _Skip()
-"""What an extractor returns for a record that is not for this consumer."""
+"""The result of an extractor for a record that is not for this consumer."""
 
 KeyExtractor = Callable[[Record], Any]
 
 
 class By:
-    """Takes fields of the value as the key: the text of one, or the texts of several, each escaped."""
+    """Takes fields of the value as the key: the text of one, or several, escaped."""
 
     __slots__ = ("fields",)
 
@@ -62,22 +70,22 @@ class By:
             key = _field(record.value, self.fields[0])
             return str(key) if type(key) is int else key
         texts = [_text(field, _field(record.value, field)) for field in self.fields]
-        return _SEPARATOR.join(map(_escaped, texts))
+        return joined(texts)
 
     @property
     def plain(self) -> bool:
-        """Whether each field is one of the value itself, by its whole name: none may be a nested one."""
+        """Whether no field can be a nested one."""
         return not any("." in field for field in self.fields)
 
     def column(self, values: Sequence[Any]) -> list[str] | None:
-        """The keys of many values at once, or None where one of them needs a closer look."""
+        """The keys of many values in one call; None if one must be extracted alone."""
         try:
             return self.texts([_column(values, field) for field in self.fields])
         except (TypeError, LookupError, AttributeError):
             return None
 
     def texts(self, columns: Sequence[list[Any]]) -> list[str] | None:
-        """The keys that columns of fields make, or None where a value in them needs a closer look."""
+        """The keys from columns of fields; None if one must be extracted alone."""
         found: list[list[str]] = []
         for column in columns:
             kinds = set(map(type, column))
@@ -94,6 +102,15 @@ class By:
 _SEPARATOR = (
     "|"  # between the texts of several fields; one in a text has a backslash before it, as has a backslash
 )
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return the key of several texts, each escaped, so that different ones give different keys.
+
+    >>> joined(["a", "b|c"]), joined(["a|b", "c"])
+    ('a|b\\\\|c', 'a\\\\|b|c')
+    """
+    return _SEPARATOR.join(map(_escaped, texts))
 
 
 def _escaped(text: str) -> str:
@@ -115,7 +132,7 @@ def _column(values: Sequence[Any], field: str) -> list[Any]:
         return [value[field] for value in values]
     head, _, rest = field.partition(".")
     if "." not in rest:
-        # One call less for each value than `_field`; what is no dict raises, and is read again by that.
+        # Saves a call for each value; what is not a dict raises, and is read by `_field`.
         return [value[field] if field in value else value[head][rest] for value in values]
     return [_field(value, field) for value in values]
 
@@ -124,7 +141,7 @@ _MISSING: Final = object()
 
 
 def _field(value: Any, field: str) -> Any:
-    """A field of a value by its whole name, or else a nested one: what is before a dot, then the rest."""
+    """A field of a value by its full name, or a nested one by its dots."""
     found = _entry(value, field)
     if found is _MISSING and "." in field:
         found = _nested(value, field)
@@ -136,7 +153,7 @@ def _field(value: Any, field: str) -> Any:
 
 
 def field_of(value: Any, field: str) -> Any:
-    """A field of a value, plain or nested, or None where it has none.
+    """A field of a value, plain or nested, or None if it is missing.
 
     >>> field_of({"user": {"id": 7}}, "user.id"), field_of({"user.id": 8}, "user.id"), field_of({}, "x")
     (7, 8, None)
@@ -147,19 +164,44 @@ def field_of(value: Any, field: str) -> Any:
     return None if found is _MISSING else found
 
 
+def has_field(value: Any, field: str) -> bool:
+    """Whether a value has a field, plain or nested; its value may be None.
+
+    >>> has_field({"user": {"id": None}}, "user.id"), has_field({"user": 7}, "user.id")
+    (True, False)
+    """
+    found = _entry(value, field)
+    return (found if found is not _MISSING or "." not in field else _nested(value, field)) is not _MISSING
+
+
+def field_names(value: Any) -> list[str]:
+    """The names of the fields of a dict or a dataclass, nested ones with a dot.
+
+    >>> field_names({"user": {"id": 7}, "price": 3})
+    ['user.id', 'price']
+    """
+    if not isinstance(value, dict):
+        return list(getattr(value, "__dataclass_fields__", ()))
+    found: list[str] = []
+    for name, inner in value.items():
+        if isinstance(name, str):
+            found += [f"{name}.{each}" for each in inner] if isinstance(inner, dict) and inner else [name]
+    return found
+
+
 class _NoField(KeyError):
-    """A value does not have the field that is its key."""
+    """A value lacks a key field."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-_NoField.__name__ = "KeyError"  # as which a user knows it
+_NoField.__name__ = "KeyError"  # the name that users expect
 
 
 def _nested(value: Any, field: str) -> Any:
     dot = field.rfind(".")
-    while dot >= 0:  # the longest name that has a dot in it comes first
+    while dot >= 0:  # the longest name with a dot comes first
         head = _entry(value, field[:dot])
         if head is not _MISSING:
             rest = field[dot + 1 :]
@@ -177,7 +219,7 @@ def _entry(value: Any, field: str) -> Any:
 
 
 class ByKey:
-    """Keeps the key that the producer had, so that producer and consumer share intervals."""
+    """Keeps the producer's key, so that producer and consumer share intervals."""
 
     __slots__ = ()
 
@@ -195,14 +237,14 @@ class ByKey:
 
 
 def by(*fields: str) -> By:
-    """A key extractor that takes fields of the value (a dict's entries or a dataclass's fields).
+    """A key extractor for fields of the value (of a dict or a dataclass).
 
     >>> by("query")(Record(value={"query": "cat videos"}, timestamp=0))
     'cat videos'
     >>> by("user")(Record(value={"user": 7}, timestamp=0))
     '7'
 
-    A name with a dot is a nested field, where there is none of that whole name; of several fields, different
+    A name with a dot is a nested field, unless there is one of that full name; of several fields, different
     values give different keys:
 
     >>> by("user.id")(Record(value={"user": {"id": 7}}, timestamp=0))
@@ -223,7 +265,7 @@ by_key: Final = ByKey()
 
 
 def key_bytes(key: str) -> bytes:
-    """A key's bytes; any ``str`` has some, lone surrogates included."""
+    """A key's bytes, for any ``str``, lone surrogates included."""
     try:
         return key.encode()
     except UnicodeEncodeError:
@@ -236,7 +278,7 @@ def key_text(data: bytes) -> str:
 
 
 def fingerprint(data: bytes) -> bytes:
-    """The 8-byte fingerprint of a key's bytes, big-endian: it sorts as the number does.
+    """The 8-byte fingerprint of a key's bytes, big-endian: sorts like the number.
 
     >>> fingerprint(b"cat videos") == fingerprint(b"cat videos")
     True
@@ -244,6 +286,6 @@ def fingerprint(data: bytes) -> bytes:
     return _digest(data)
 
 
-def tablet(key: str) -> int:
-    """The tablet that a key lives in."""
-    return _digest(key_bytes(key))[0] >> 2
+def tablet(key: str, tablets: int = TABLETS) -> int:
+    """The tablet of a key, of ``tablets`` in total: the first bits of its fingerprint."""
+    return xxhash.xxh3_64_intdigest(key_bytes(key)) >> 65 - tablets.bit_length()

@@ -1,4 +1,4 @@
-"""Where tables of a lakehouse are: folders, URLs and catalogs, for injectors and sinks alike."""
+"""Locations of lakehouse tables: folders, URLs and catalogs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from millwheel.errors import MillWheelError
+from millwheel.model.extras import import_extra
 from millwheel.model.secrets import is_secret, secrets_of
 
 
@@ -35,7 +36,7 @@ def below(url: str, path: str) -> str:
 
 
 def client_options(uri: str) -> tuple[str, dict[str, str]]:
-    """Return a URL without its parameters, and these as options of the package ``deltalake``.
+    """Return a URL without its parameters, and those as options of ``deltalake``.
 
     >>> client_options("s3://bucket/table?endpoint=http://localhost:1&region=x")[1]["aws_endpoint"]
     'http://localhost:1'
@@ -75,38 +76,23 @@ class Catalog:
         return load_catalog(self.name, **self.properties)
 
     def with_parameters(self, url: str) -> str:
-        """Return a table's URL with the endpoint and the region that the catalog has for it."""
+        """Return a table's URL with the catalog's endpoint and region."""
         known = {name: self.properties.get(f"s3.{name}") for name in ("endpoint", "region")}
         given = {name: value for name, value in known.items() if value}
         return f"{url}?{urlencode(given, safe=':/')}" if "://" in url and given else url
 
     def secrets(self) -> list[str]:
-        """What may be in no message."""
+        """The secrets that no message may contain."""
         found = [value for name, value in self.properties.items() if is_secret(name)]
         return [*found, *(secret for value in self.properties.values() for secret in secrets_of(value))]
 
 
 def import_delta() -> Any:
-    """Return the package ``deltalake``, or say how to install it."""
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError as error:
-        raise MillWheelError(
-            f"Delta needs deltalake, which cannot be imported ({error}): pip install 'millwheel-spark[delta]'"
-        ) from error
-    return deltalake
+    """Return the package ``deltalake``; the error has the fix if it is missing."""
+    return import_extra("Delta needs", "delta", "deltalake", "deltalake.exceptions")
 
 
 def import_iceberg() -> Any:
-    """Return the package ``pyiceberg``, or say how to install it."""
-    try:
-        import pyiceberg
-        import pyiceberg.catalog
-        import pyiceberg_core  # noqa: F401  transforms of partitions
-    except ImportError as error:
-        raise MillWheelError(
-            f"Iceberg needs pyiceberg, which cannot be imported ({error}): "
-            "pip install 'millwheel-spark[iceberg]'"
-        ) from error
-    return pyiceberg
+    """Return the package ``pyiceberg``; the error has the fix if it is missing."""
+    # pyiceberg_core has the transforms of partitions.
+    return import_extra("Iceberg needs", "iceberg", "pyiceberg", "pyiceberg.catalog", "pyiceberg_core")

@@ -1,8 +1,8 @@
-"""Names inside the engine: values of their own types, never marks inside a user's text.
+"""Names inside the engine: typed values, never marks inside a user's text.
 
-A stream, a computation and a partition are named by any text without control characters. What the engine
-names itself, an injector, a percentile watermark, is a tuple with such texts in it: no text is equal to it. A
-journal or a frame may bring a tuple back without its type; it is equal still, and finds the same entry.
+A stream, a computation and a partition are named by any text without control characters. The engine's own
+names, of an injector or a percentile watermark, are tuples with such texts in them: no text equals one. A
+journal or a frame may restore a tuple without its type; it is still equal, and finds the same entry.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from urllib.parse import quote
 
 from millwheel.errors import PipelineError
 
-_LONGEST_FOLDER = 200  # bytes: file systems take 255
-_UNNAMED = "\x1f"  # behind the label of a stream that nobody named
+_LONGEST_FOLDER = 200  # bytes: file systems allow 255
+_UNNAMED = "\x1f"  # after the label of an unnamed stream
 _NUMBERED = re.compile(r"#[0-9]+\Z")
 
 
 class SourceName(NamedTuple):
-    """An injector: the stream that it feeds, which of the stream's injectors it is, and for whom it reads."""
+    """An injector: its stream, its number among the stream's injectors, its reader."""
 
     stream: str
     number: int = 1
     """From 1, in the order of `Pipeline.inject`."""
     reader: str = ""
-    """The computation that it is read for alone: see `millwheel.model.replay`."""
+    """The only computation that it is read for: see `millwheel.model.replay`."""
 
     def __str__(self) -> str:
-        """How it is shown: two that are read for all are never shown alike.
+        """The name for display, unique among shared injectors.
 
         >>> [str(SourceName("a")), str(SourceName("a", 2)), str(SourceName("a#2"))]
         ['a', 'a#2', 'a#2#1']
@@ -41,21 +41,21 @@ class SourceName(NamedTuple):
 
     @property
     def original(self) -> SourceName:
-        """The injector that is read once more; itself, where it is read for all."""
+        """The injector that is read a second time; itself if it is shared."""
         return SourceName(self.stream, self.number)
 
 
 class Unnamed(NamedTuple):
-    """A stream that an operator made and nobody named: a label for people, and which of that label it is.
+    """An operator's stream without a name: a label, and its number for that label.
 
-    Streams are kept under texts; this one's has a control character in it, as no name of a user's has.
+    Streams are stored under texts; this one's has a control character, which no user's name has.
     """
 
     label: str
     number: int = 1
 
     def __str__(self) -> str:
-        """How it is shown.
+        """The name for display.
 
         >>> str(Unnamed("clicks.filter")), str(Unnamed("clicks.filter", 2))
         ('clicks.filter', 'clicks.filter 2')
@@ -64,12 +64,12 @@ class Unnamed(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The text that it is kept under."""
+        """The text that it is stored under."""
         return self.label + _UNNAMED + ("" if self.number == 1 else str(self.number))
 
     @staticmethod
     def of(stream: str) -> Unnamed | None:
-        """The unnamed stream that is kept under a text; None where it is a name.
+        """The unnamed stream of a stored text; None if it is a user's name.
 
         >>> Unnamed.of(Unnamed("clicks.filter", 2).key)
         Unnamed(label='clicks.filter', number=2)
@@ -79,27 +79,27 @@ class Unnamed(NamedTuple):
 
 
 Sender = str | SourceName
-"""Who sends watermarks: a computation, by its name, or an injector."""
+"""A sender of watermarks: a computation, by its name, or an injector."""
 
 
 class Percentile(NamedTuple):
-    """A sender's percentile low watermark (7.2), which travels beside the exact one."""
+    """A sender's percentile low watermark (7.2), sent beside the exact one."""
 
     sender: Sender
     percentile: float
 
 
 WatermarkName = Sender | Percentile
-"""What a watermark is known by: its sender, or its sender and the percentile."""
+"""The name of a watermark: its sender, or its sender and the percentile."""
 
 
 def source_name(value: Any) -> SourceName:
-    """An injector's name, from what the journal has for it."""
+    """An injector's name from its journaled form."""
     return SourceName(*value)
 
 
 def watermark_name(value: Any) -> WatermarkName:
-    """A watermark's name, from what the journal has for it.
+    """A watermark's name from its journaled form.
 
     >>> watermark_name((("a", 1, ""), 0.99))
     Percentile(sender=SourceName(stream='a', number=1, reader=''), percentile=0.99)
@@ -113,7 +113,7 @@ def watermark_name(value: Any) -> WatermarkName:
 
 
 def check_name(what: str, name: object, where: str = "", *, empty: bool = False) -> None:
-    """Refuses what is not a name: any text without control characters (Unicode's Cc)."""
+    """Refuses an invalid name; valid is any text without control characters (Cc)."""
     prefix = f"{where}: " if where else ""
     if not isinstance(name, str) or not (name or empty):
         raise PipelineError(f"{prefix}{what} has a name, a text that is not empty, not {name!r}")
@@ -121,12 +121,12 @@ def check_name(what: str, name: object, where: str = "", *, empty: bool = False)
         if unicodedata.category(char) == "Cc":
             raise PipelineError(
                 f"{prefix}the name of {what} has the control character {char!r} at position {place}: "
-                f"{name!r}. A name is any text without control characters: take it out"
+                f"{name!r}. A name is any text without control characters: remove it"
             )
 
 
 def folder_name(name: str) -> str:
-    """A name as one part of a path; two names are never the same folder.
+    """A name as one part of a path; unique for each name.
 
     >>> folder_name("a/b"), folder_name("a%2Fb"), folder_name("..")
     ('a%2Fb', 'a%252Fb', '%2E%2E')

@@ -1,4 +1,4 @@
-"""Pictures of a pipeline, as it stands: also of one that is not finished, or has a mistake in it."""
+"""Pictures of a pipeline, also of an unfinished or invalid one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Box:
     kind: Kind
     name: str
     depth: int
-    """How many computations lie before it."""
+    """The number of computations before it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Arrow:
 
 
 def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
-    """The boxes and arrows of a pipeline: injectors first, each computation behind its producers."""
+    """The boxes and arrows of a pipeline, in topological order from the injectors."""
     writers: dict[str, list[tuple[Kind, str]]] = {}
     for source in pipeline.sources:
         for stream in source.streams:
@@ -51,7 +51,7 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
     depths: dict[str, int] = {}
 
     def depth(name: str, path: frozenset[str]) -> int:
-        if name in path:  # a cycle, which is said when the pipeline is run
+        if name in path:  # a cycle, which is reported when the pipeline is run
             return 0
         if name not in depths:
             before = [
@@ -81,7 +81,7 @@ def parts(pipeline: Pipeline) -> tuple[list[Box], list[Arrow]]:
 
 
 def mermaid(pipeline: Pipeline) -> str:
-    """A Mermaid flowchart: injectors are rounded, computations boxes, sinks cylinders.
+    """A Mermaid flowchart: rounded injectors, boxes, and cylinders for sinks.
 
     >>> from millwheel.injectors import Records
     >>> from millwheel.model.computation import Computation
@@ -106,12 +106,12 @@ def mermaid(pipeline: Pipeline) -> str:
 
 
 def _mermaid(text: str) -> str:
-    """Text inside the quotes of a label: what may mean something to Mermaid is written as its number."""
+    """Text for a quoted label: characters special to Mermaid are escaped."""
     return "".join(char if char.isalnum() or char in " _-." else f"#{ord(char)};" for char in text)
 
 
 def svg(pipeline: Pipeline) -> str:
-    """The same as a picture, whose columns are the distance from the injectors."""
+    """The same as SVG; a column is the distance from the injectors."""
     boxes, arrows = parts(pipeline)
     places = _places(boxes)
     width = max((x for x, _ in places), default=0) + _WIDTH + _MARGIN

@@ -11,9 +11,9 @@ RecordId = str | int | bytes
 
 
 def decode_json(line: bytes) -> Any:
-    """The value of a line of which it is known that it is JSON.
+    """Decodes a line that is known to be JSON.
 
-    Python's own decoder also takes numbers that are too large for a float, which nobody looked at before.
+    Python's decoder also accepts numbers that are too large for a float, which were not checked before.
     """
     try:
         return orjson.loads(line)
@@ -22,13 +22,13 @@ def decode_json(line: bytes) -> Any:
 
 
 class Record:
-    """One record as a hook or a key extractor sees it. Build it by keywords.
+    """One record as a hook or a key extractor gets it. Build it by keywords.
 
     >>> Record(value={"query": "cat videos"}, timestamp=3_000_000)
     Record(value={'query': 'cat videos'}, timestamp=3000000, key='', stream='', id=None, late=False)
 
-    A record that came as a line of JSON is decoded when its value is first looked at: a hook that counts
-    records does not pay for what is in them.
+    A record from a line of JSON is decoded when its value is first read: a hook that only counts
+    records does not pay for decoding.
     """
 
     __slots__ = ("_json", "id", "key", "late", "stream", "timestamp", "value")
@@ -58,7 +58,7 @@ class Record:
         self.late = late
 
     def __getattr__(self, name: str) -> Any:
-        """What a worker left out because most hooks do not ask for it."""
+        """Computes attributes that a worker leaves out, as most hooks do not read them."""
         if name == "value":
             self.value = value = decode_json(self._json)
             return value
@@ -82,7 +82,7 @@ class Record:
         return self.fields() == other.fields()
 
     def __lt__(self, other: Record) -> bool:
-        """By value, then timestamp, then key: so that the records of two runs can be sorted and compared."""
+        """Orders by value, timestamp, key: to sort and compare the records of two runs."""
         return self.fields() < other.fields()
 
     def __hash__(self) -> int:

@@ -1,8 +1,8 @@
-"""Reading an injector once more, for a computation that came later than its records.
+"""Reading an injector a second time, for a computation that was added later.
 
-While a computation catches up it reads the injector by itself: a second `Source` with the same injector and
-with offsets and a low watermark of its own, whose records go to that computation alone. The first one leaves
-it out meanwhile. When both have come to the same offsets, the second one is taken away again.
+While a computation catches up it reads the injector on its own: a second `Source` with the same injector and
+with offsets and a low watermark of its own, whose records go to that computation only. The shared one skips
+it meanwhile. When both are at the same offsets, the second one is removed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millwheel.model.names import Sender, SourceName
 
 
 def replaying(graph: Graph, replays: Mapping[str, Collection[SourceName]]) -> Graph:
-    """The graph in which computations read injectors by themselves: ``replays`` says who reads which."""
+    """The graph with separate injectors; ``replays``: those of each computation."""
     sources = list(graph.sources)
     own: dict[str, dict[Sender, Sender]] = {}
     for reader, names in replays.items():
@@ -34,7 +34,7 @@ def to_replay(
     """The injectors that a new computation must read from their beginning.
 
     ``new`` are the computations that are new with it, ``read`` the injectors of which something was read.
-    A `PipelineError` says why a stream cannot be had from its beginning.
+    Raises a `PipelineError` if a stream cannot be read from its beginning.
     """
     found: list[SourceName] = []
     for stream in graph.nodes[reader].inputs:
@@ -44,14 +44,14 @@ def to_replay(
                     found.append(producer)
             elif producer not in new:
                 raise PipelineError(
-                    f'computation {reader!r}: replay="earliest" cannot bring back stream {stream!r}: '
-                    f"{producer!r}, which writes it, is there already, and what it has produced is not kept. "
+                    f'computation {reader!r}: replay="earliest" cannot restore stream {stream!r}: '
+                    f"{producer!r}, which writes it, exists already, and its output is not kept. "
                     f"Leave replay out, or add {producer!r} once more, under another name and with replay, "
                     f"for {reader!r} to read"
                 )
             elif not graph.nodes[producer].replay and to_replay(graph, producer, new, read):
                 raise PipelineError(
                     f'computation {reader!r}: replay="earliest" needs it of {producer!r} too, which writes '
-                    f"stream {stream!r} and would begin with what comes now"
+                    f"stream {stream!r} and would start with new records"
                 )
     return found

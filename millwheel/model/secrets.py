@@ -1,7 +1,8 @@
-"""Secrets stay out of messages: passwords in URLs, tokens, keys of client configurations."""
+"""Keeps secrets out of messages: passwords in URLs, tokens, client settings."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import quote, unquote, unquote_plus
 HIDDEN = "***"
 
 _NAMES = re.compile(r"pass|secret|token|credential|sasl\.jaas|private|\.key$|\.pem$|^key$", re.IGNORECASE)
-_ENDS = "/?#"  # what ends the part of a URL that names a user and a host
+_ENDS = "/?#"  # the characters that end the user and host of a URL
 _PARAMETER = re.compile(r"&[A-Za-z_][\w.-]*=")
 _PORTS = re.compile(r"[^:]*(?::\d*)?")
 
@@ -25,7 +26,7 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A URL or a connection string as it may be shown.
+    """A URL or a connection string for display, without secrets.
 
     >>> without_secrets("postgresql://me:s3cret@db/x?sslpassword=abc")
     'postgresql://me:***@db/x?sslpassword=***'
@@ -38,7 +39,7 @@ def without_secrets(text: str) -> str:
 
 
 def secrets_of(text: str) -> list[str]:
-    """The secrets in a URL or a connection string, as they are written and as they are meant.
+    """The secrets in a URL or a connection string, as written and as decoded.
 
     >>> secrets_of("host=db password='s3 cret' user=me")
     ["'s3 cret'", 's3 cret', "'s3", "cret'"]
@@ -46,7 +47,7 @@ def secrets_of(text: str) -> list[str]:
     found: dict[str, None] = {}
     for start, end in _spans(text):
         secret = text[start:end]
-        # A client that reads it otherwise complains of a part of it.
+        # A client that parses it differently reports a part of it.
         pieces = [piece for piece in _MARKS.split(secret) if len(piece) > 1]
         found.update(dict.fromkeys([secret, _meant(secret), *(pieces if len(pieces) > 1 else ())]))
     return [secret for secret in found if secret]
@@ -56,10 +57,10 @@ _MARKS = re.compile(r"[/?#@:&=\s]")
 
 
 def percent_encoded(url: str) -> str:
-    """A URL whose password has no character that ends it, as every parser takes it.
+    """A URL whose password is percent-encoded, as every parser accepts it.
 
-    Passwords are written as they are by many, and clients differ in what they make of that. A `ValueError`
-    says where there are two readings; it shows neither.
+    Many write passwords as they are, and clients differ in parsing that. A `ValueError`
+    reports an ambiguous one; it shows neither reading.
 
     >>> percent_encoded("postgresql://me:a#b@c@db/x"), percent_encoded("postgresql://me:a%23b@db/x")
     ('postgresql://me:a%23b%40c@db/x', 'postgresql://me:a%23b@db/x')
@@ -67,7 +68,7 @@ def percent_encoded(url: str) -> str:
     begin = _authority(url)
     if begin:
         before, mark, query = url.partition("?")
-        url = before + mark + query.replace("#", "%23")  # clients of databases know no fragments
+        url = before + mark + query.replace("#", "%23")  # database clients have no fragments
     last = url.rfind("@", begin)
     if not begin or last < 0 or ":" not in url[begin:last]:
         return url
@@ -75,7 +76,7 @@ def percent_encoded(url: str) -> str:
     hosts = url[begin:end]
     if last > end and ("@" in hosts or all(map(_PORTS.fullmatch, hosts.split(",")))):
         raise ValueError(
-            "it has an @ behind a / ? or #, which is read in two ways: write / ? # @ : in a password as "
+            "it has an @ after a / ? or #, which is ambiguous: write / ? # @ : in a password as "
             "%2F %3F %23 %40 %3A, and an @ elsewhere as %40"
         )
     user, _, password = url[begin:last].partition(":")
@@ -83,7 +84,7 @@ def percent_encoded(url: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Percent-encoded, but for what is already."""
+    """Percent-encodes what is not encoded already."""
     return "".join(
         part if index % 2 else quote(part, safe="") for index, part in enumerate(_ESCAPES.split(text))
     )
@@ -93,15 +94,15 @@ _ESCAPES = re.compile(r"(%[0-9A-Fa-f]{2})")
 
 
 def _authority(text: str) -> int:
-    """Where the user or the host of a URL begins; 0 where there is no URL."""
+    """The offset of the user or the host of a URL; 0 if it is not a URL."""
     at = text.find("://")
     return at + 3 if at >= 0 else 0
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """Where the secrets in a URL or a connection string are.
+    """The spans of the secrets in a URL or a connection string.
 
-    In doubt it is a secret: everything from the first colon to the last @ of a URL, whatever is in it.
+    In doubt it is a secret: everything from the first colon to the last @ of a URL.
     """
     begin = _authority(text)
     if not begin:
@@ -127,7 +128,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Spans that overlap as one."""
+    """Merges overlapping spans."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -137,14 +138,14 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-# As libpq reads it: a value has quotes around it or ends at a blank; a backslash takes the next character.
+# As in libpq: a value is quoted or ends at a blank; a backslash escapes the next character.
 _PAIR = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*(?:'|\Z)|(?:[^\s\\]|\\.)*)", re.DOTALL)
 
 
 def _setting_spans(text: str) -> list[tuple[int, int]]:
     """The same in a connection string, ``host=db password='s3 cret'``.
 
-    Words that belong to no setting may be of a secret that needed quotes and has none.
+    Words outside of settings may be part of a secret that lacks its quotes.
     """
     found: list[tuple[int, int]] = []
     at = 0
@@ -167,7 +168,7 @@ def _meant(secret: str) -> str:
 
 
 def hide(message: object, secrets: Iterable[str]) -> str:
-    """A message in which no secret is left.
+    """A message without secrets.
 
     >>> hide("login of me with s3%20cret failed", ["s3 cret"])
     'login of me with *** failed'
@@ -181,8 +182,13 @@ def hide(message: object, secrets: Iterable[str]) -> str:
     return text
 
 
+def environment_secrets() -> list[str]:
+    """The values of environment variables that are secret by their name."""
+    return [value for name, value in os.environ.items() if is_secret(name)]
+
+
 def shown(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a client as they may be shown.
+    """The settings of a client for display, without secrets.
 
     >>> shown({"bootstrap.servers": "b:9092", "sasl.password": "s3cret"})
     {'bootstrap.servers': 'b:9092', 'sasl.password': '***'}

@@ -1,4 +1,4 @@
-"""How stored states are read: by the codec of their computation, or without it as far as that goes."""
+"""Decoding of stored states: by their computation's codec, or without it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def codecs_of(pipeline: Pipeline) -> dict[str, codecs.Codec]:
 
 
 def decoded(data: bytes, codec: codecs.Codec | None) -> tuple[str, Any]:
-    """The state, and how it was read; a codec of the user's own may raise anything."""
+    """The state, and how it was decoded; a user's codec may raise anything."""
     if codec is not None:
         try:
             return type(codec).__name__.strip("_").removesuffix("Codec").lower(), codec.decode(data)

@@ -1,4 +1,4 @@
-"""Time: integers, microseconds since the Unix epoch, and the two clocks that timers follow (4.6).
+"""Time: microseconds since the Unix epoch, and the two clocks of timers (4.6).
 
 >>> 90 * SECOND == 3 * MINUTE // 2
 True
@@ -16,9 +16,9 @@ HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
 MIN_TIME: Final = -(2**63)
-"""The watermark of somebody who has not spoken yet."""
+"""The watermark before the first value."""
 MAX_TIME: Final = 2**63 - 1
-"""The watermark of somebody who will never speak again."""
+"""The watermark at the end of time."""
 
 Clock = Literal["watermark", "wall"]
 WATERMARK: Final = "watermark"
@@ -26,7 +26,7 @@ WALL: Final = "wall"
 
 
 def format_time(time: int) -> str:
-    """A time for people.
+    """A time for display.
 
     >>> format_time(1296167641 * SECOND)
     '2011-01-27T22:34:01.000000Z'
@@ -38,7 +38,7 @@ def format_time(time: int) -> str:
     if time == MAX_TIME:
         return "+inf"
     try:
-        moment = datetime.datetime.fromtimestamp(time // SECOND, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(time // SECOND, datetime.timezone.utc)
     except (OverflowError, OSError, ValueError):
         return str(time)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time % SECOND:06d}Z"

@@ -8,7 +8,7 @@ from millwheel.model.time import WATERMARK, Clock
 
 
 class Timer(NamedTuple):
-    """A timer of one key, named by its tag whatever its clock.
+    """A timer of one key, named by its tag, for both clocks.
 
     >>> Timer("close", 5_000_000)
     Timer(tag='close', timestamp=5000000, clock='watermark')

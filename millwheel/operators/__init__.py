@@ -1,1 +1,1 @@
-"""Operators: windows, joins, filters and aggregates, written in terms of the model."""
+"""Operators: windows, joins, filters and aggregates, built on the model."""

@@ -1,7 +1,7 @@
 """Aggregates over the records of a window: ``mw.agg.sum("price")``.
 
 A field is a name, a nested name or a function of a value. A value without the field is not counted, as SQL's
-NULL; None is no value.
+NULL; None counts as missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millwheel.operators.folds import (
 
 
 def count(field: Field | None = None) -> Aggregate:
-    """How many records; with a field, how many that have it."""
+    """The number of records; with a field, of those that have it."""
     return Count(field)
 
 
@@ -59,17 +59,17 @@ def last(field: Field) -> Aggregate:
 
 
 def distinct(field: Field) -> Aggregate:
-    """How many different values a field has; exact, so each of them is kept."""
+    """The number of different values of a field; exact, so each of them is kept."""
     return Distinct(field)
 
 
 def approx_distinct(field: Field) -> Aggregate:
-    """How many different values a field has, within 2% or so, in 4 kB at most."""
+    """The number of different values of a field, within 2%, in 4 kB at most."""
     return ApproxDistinct(field)
 
 
 def quantile(field: Field, q: float) -> Aggregate:
-    """The ``q`` quantile of a field, interpolated between neighbours; exact, so all values are kept."""
+    """The ``q`` quantile of a field, interpolated; exact, so all values are kept."""
     return Quantile(field, q)
 
 

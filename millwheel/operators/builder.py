@@ -1,4 +1,4 @@
-"""The pipeline that users build: the model's, whose streams have operators."""
+"""The pipeline that users build: the model's, with operators on its streams."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ class Pipeline(ModelPipeline):
         return Stream(self, stream)
 
     def stream(self, name: str) -> Stream:
-        """A stream by its name, whoever writes it, before or after this call."""
+        """A stream by its name; its writer may be added later."""
         checked_name("Pipeline.stream", name)
         return Stream(self, name)

@@ -1,7 +1,7 @@
 """The computations behind `distinct`: the first record of a key, by timestamp.
 
-Records may come out of order, so one is known to be the first once the input watermark has reached it: until
-then a timer stands at its timestamp, which also holds the low watermark for it.
+Records may arrive out of order, so one is known to be the first once the input watermark has reached it:
+until then it has a timer at its timestamp, which also holds the low watermark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NEXT = "next"
 
 
 class First(Computation):
-    """The first record of each key. State: [timestamp, value] of the candidate, then [] for ever."""
+    """The first record of each key. State: its [timestamp, value], then []."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -44,7 +44,7 @@ class Spaced(Computation):
     """Each record with no other of its key in the ``within`` before it.
 
     State: the time of the newest record that the watermark has passed, and the rows that it has not: each
-    [timestamp, value], of each timestamp the first that came, in order.
+    [timestamp, value], for each timestamp the first that arrived, in order.
     """
 
     def __init__(self, name: str, within: int) -> None:
@@ -56,11 +56,11 @@ class Spaced(Computation):
         return [None, []]
 
     def process_record(self, record: Record) -> None:
-        """Keeps the record until the watermark has passed it; its value only if it may be emitted."""
+        """Keeps the record until the watermark passes it; its value if it may be emitted."""
         passed, rows = self.state
         time = record.timestamp
         if passed is not None and time <= passed:
-            return  # of the same time as one that was there before it
+            return  # an earlier arrival has the same time
         place = bisect_left(rows, time, key=lambda row: row[0])
         if place < len(rows) and rows[place][0] == time:
             return
@@ -70,7 +70,7 @@ class Spaced(Computation):
         self.set_timer(_NEXT, rows[0][0])
 
     def process_timer(self, timer: Timer) -> None:
-        """Emits, in order, what the watermark has passed and nothing came before."""
+        """Emits, in order, records that the watermark has passed without a predecessor."""
         passed, rows = self.state
         while rows and rows[0][0] <= self.low_watermark:
             time, value, may_be = rows.pop(0)

@@ -12,7 +12,7 @@ Field = str | Callable[[Any], Any]
 
 
 class FieldOf:
-    """Reads a field of a value; None where the value does not have it.
+    """Reads a field of a value; None if the value does not have it.
 
     >>> FieldOf("user.id")({"user": {"id": 7}}), FieldOf("user.id")({"user.id": 8}), FieldOf("x")({})
     (7, 8, None)
@@ -31,7 +31,7 @@ class FieldOf:
 
 
 def reader(field: object, where: str) -> Callable[[Any], Any]:
-    """A function that reads a field; a `PipelineError` where it is none."""
+    """A function that reads a field; raises a `PipelineError` if it is invalid."""
     if isinstance(field, str) and field:
         return FieldOf(field)
     if callable(field) and not isinstance(field, type):

@@ -1,6 +1,6 @@
 """How the aggregates of `millwheel.agg` fold the records of a window.
 
-Each has a value *so far* that goes through the state's codec.
+Each has an accumulator, ``so_far``, which the state's codec encodes.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from millwheel.errors import PipelineError
+from millwheel.errors import PipelineError, shorten
 from millwheel.operators import sketch
-from millwheel.operators.fields import Field, reader
+from millwheel.operators.fields import Field, FieldOf, reader
 from millwheel.operators.value_keys import distinct_key
 
 
 class OwnAggregate(Protocol):
-    """What an aggregate of one's own has; what it returns goes through the codec."""
+    """The interface of a user's own aggregate; the codec encodes its accumulators."""
 
     def create(self) -> Any: ...
     def add(self, so_far: Any, value: Any) -> Any: ...
@@ -28,22 +28,27 @@ class Aggregate:
     """An aggregate of the library: reads a field of each value and folds it."""
 
     keeps_value = False
-    """Whether a value itself, and not a copy or a number, may become a part of what is so far."""
+    """Whether a value itself, not a copy or a number, may be part of the accumulator."""
     takes_whole = False
-    """Whether it may do without a field, and take whole values."""
+    """Whether the field is optional, and whole values are taken without it."""
 
     def __init__(self, field: Field | None) -> None:
         self.read: Callable[[Any], Any] | None = None
-        """Reads the field; None where whole records are taken."""
+        """Reads the field; None if whole records are taken."""
         if field is not None or not self.takes_whole:
             self.read = reader(field, f"agg.{type(self).__name__.lower()}")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that are read by name."""
+        return (self.read.name,) if isinstance(self.read, FieldOf) else ()
+
     def create(self) -> Any:
-        """What there is before any value."""
+        """The accumulator without a value."""
         return None
 
     def add(self, so_far: Any, value: Any, timestamp: int) -> Any:
-        """What there is with a further record."""
+        """The accumulator with a further record."""
         if self.read is not None:
             value = self.read(value)
             if value is None:
@@ -51,20 +56,20 @@ class Aggregate:
         return self.fold(so_far, value, timestamp)
 
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
-        """What there is with the field of a further record."""
+        """The accumulator with the field of a further record."""
         raise NotImplementedError
 
     def merge(self, a: Any, b: Any) -> Any:
-        """What there is of two sets of records together."""
+        """The accumulator of two sets of records together."""
         raise NotImplementedError
 
     def result(self, so_far: Any) -> Any:
-        """What is emitted."""
+        """The value to emit."""
         return so_far
 
 
 class Count(Aggregate):
-    """How many records, or how many have the field."""
+    """The number of records, or of those with the field."""
 
     takes_whole = True
 
@@ -94,7 +99,15 @@ class _Two(Aggregate):
 
 
 class Sum(_Two):
-    """The sum; while it has more than 64 bits, which no codec carries, as text."""
+    """The sum; as text while it has more than 64 bits, which codecs cannot encode."""
+
+    def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
+        if isinstance(value, str | bytes | list):  # their sums would depend on the order of records
+            raise TypeError(
+                f"agg.sum: {shorten(value, 60)} is not a number. Fields of CSV are text: give Files "
+                'types={"price": float}; or sum a function of the value: agg.sum(lambda v: float(v["price"]))'
+            )
+        return super().fold(so_far, value, timestamp)
 
     def _join(self, a: Any, b: Any) -> Any:
         total = _whole(a) + _whole(b)
@@ -148,7 +161,7 @@ class Reduce(_Two):
 
 
 class Mean(Aggregate):
-    """The sum and the count; a sum of more than 64 bits, which no codec carries, as text."""
+    """The sum and the count; as text while the sum has more than 64 bits."""
 
     def create(self) -> Any:
         return [0, 0]
@@ -245,7 +258,7 @@ class ApproxDistinct(Aggregate):
 
 
 class Quantile(Aggregate):
-    """All values, to be sorted in the end."""
+    """All values, sorted at the end."""
 
     def __init__(self, field: Field, q: float) -> None:
         super().__init__(field)
@@ -270,8 +283,11 @@ class Quantile(Aggregate):
         place = self._q * (len(ordered) - 1)
         low = math.floor(place)
         below, above = ordered[low], ordered[math.ceil(place)]
-        # The neighbours bound it, whatever rounding does.
-        return below if below == above else min(max(below + (above - below) * (place - low), below), above)
+        if below == above:
+            return below
+        between = below + (above - below) * (place - low)
+        # Between its neighbours, whatever the rounding; from minus infinity there is no way up.
+        return min(max(between, below), above) if between == between else below
 
 
 class Top(Aggregate):
@@ -296,7 +312,7 @@ class Top(Aggregate):
 
 
 class Collect(Aggregate):
-    """All values, by timestamp; equal ones as they came."""
+    """All values, by timestamp; equal ones in order of arrival."""
 
     keeps_value = True
     takes_whole = True
@@ -319,7 +335,7 @@ class Collect(Aggregate):
 
 
 class Own(Aggregate):
-    """An aggregate of the user's own, which takes whole values."""
+    """A user's own aggregate, which takes whole values."""
 
     keeps_value = True
     takes_whole = True
@@ -342,7 +358,7 @@ class Own(Aggregate):
 
 
 def as_aggregate(found: object, where: str) -> Aggregate:
-    """An aggregate, or one of the user's own; a `PipelineError` where it is neither."""
+    """An aggregate, the library's or a user's; a `PipelineError` if it is neither."""
     if isinstance(found, Aggregate):
         return found
     parts = ("create", "add", "merge", "result")

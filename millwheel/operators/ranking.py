@@ -1,4 +1,4 @@
-"""The aggregate behind `top`: the values with the largest field, over all keys."""
+"""The aggregate of `top`: the values with the largest field, over all keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millwheel.model.codec import pack
+from millwheel.operators.fields import FieldOf
 from millwheel.operators.folds import Aggregate
 
 
@@ -22,6 +23,11 @@ class Ranking(Aggregate):
         super().__init__(None)
         self._field = field
         self._n = n
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The field, if it is read by name."""
+        return (self._field.name,) if isinstance(self._field, FieldOf) else ()
 
     def create(self) -> Any:
         return []

@@ -1,6 +1,6 @@
-"""HyperLogLog: how many different values there are, in a few kilobytes.
+"""HyperLogLog: estimates the number of different values in a few kilobytes.
 
-A sketch is bytes: up to 128 hashes as they are (an exact count), past that 4,096 registers, whose standard
+A sketch is bytes: up to 128 hashes as they are (an exact count), beyond that 4,096 registers, whose standard
 error is 1.04 / sqrt(4096), 1.6%.
 """
 
@@ -47,7 +47,7 @@ def _registers(hashes: bytes) -> bytes:
 
 
 def _place(digest: bytes) -> tuple[int, int]:
-    """A hash's register, and the number of zeros that its other bits begin with, plus one."""
+    """A hash's register, and the number of leading zeros of its other bits, plus one."""
     number = int.from_bytes(digest, "big")
     rest = number & ((1 << (64 - _BITS)) - 1)
     return number >> (64 - _BITS), 64 - _BITS - rest.bit_length() + 1
@@ -65,7 +65,7 @@ def merge(a: bytes, b: bytes) -> bytes:
 
 
 def estimate(sketch: bytes) -> int:
-    """How many different values were added.
+    """The estimated number of different values that were added.
 
     >>> estimate(add(add(add(EMPTY, "a"), "b"), "a"))
     2

@@ -1,12 +1,12 @@
-"""Streams as values: what `Pipeline.inject` and `Pipeline.stream` give, and the operators on them.
+"""Streams as values: the results of `Pipeline.inject` and `Pipeline.stream`.
 
-Each operator is a computation of the pipeline under its own name, or steps that run where a record is made
-(`map`, `filter`, `flat_map`).
+Each operator is a computation of the pipeline under its own name, or steps that run at the producer of a
+record (`map`, `filter`, `flat_map`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from millwheel.errors import PipelineError
@@ -15,6 +15,7 @@ from millwheel.model.derived import KeptKey, OfValue, Step, StepKind, public_nam
 from millwheel.model.keys import By, ByKey, KeyExtractor, by
 from millwheel.model.names import Unnamed
 from millwheel.model.record import Record
+from millwheel.model.side_table import Missing
 from millwheel.model.sink import Sink
 from millwheel.operators.checks import (
     checked_function,
@@ -26,6 +27,7 @@ from millwheel.operators.deduplication import First, Spaced
 from millwheel.operators.fields import Field, reader
 from millwheel.operators.folds import Aggregate, Collect, Count, Reduce, as_aggregate, positive
 from millwheel.operators.joining import Join
+from millwheel.operators.looking_up import Terms, make_lookup
 from millwheel.operators.ranking import Ranking
 from millwheel.operators.windowing import Shape, windows
 from millwheel.operators.windows import Window, duration
@@ -40,7 +42,7 @@ _NEED_A_KEY = ("window", "join", "distinct", "process")
 class Stream:
     """A stream of a pipeline, and the operators that read it.
 
-    Handles are values: an operator returns a new one, and what is read is what the handle stands for.
+    Handles are values: an operator returns a new one, and reads the stream of its handle.
     """
 
     def __init__(self, pipeline: Pipeline, name: str, steps: tuple[Step, ...] = (), label: str = "") -> None:
@@ -71,11 +73,33 @@ class Stream:
         return self._step("filter", function)
 
     def flat_map(self, function: Callable[[Any], Iterable[Any] | None]) -> Stream:
-        """Replaces each record by one for each of the values that ``function(value)`` gives."""
+        """Replaces each record by one for each value that ``function(value)`` returns."""
         return self._step("flat_map", function)
 
+    def lookup(
+        self,
+        table: Any,
+        *,
+        on: str | Sequence[str] | Mapping[str, str],
+        refresh: int | None = None,
+        missing: Missing = "keep",
+        columns: Sequence[str] | None = None,
+        into: str | None = None,
+    ) -> Stream:
+        """Adds to each value the matching row of a side table.
+
+        ``table`` is one of `millwheel.lookups`, a DataFrame, a list of dicts, or a function that returns one.
+        ``on`` names the fields that equal the table's columns, or maps fields to columns. The table is read
+        when a run starts and, with ``refresh`` (of wall time), again and again; the epoch of a record decides
+        which version it gets. The columns, or those of ``columns``, become fields of the value, or one
+        dict in the field ``into``. A value without a row gets None (``missing="drop"``: is dropped).
+        """
+        where = f"{self!r}.lookup"
+        terms = Terms(on, refresh, missing, columns, into)
+        return self._step("lookup", make_lookup(where, self._pipeline, f"{self._label}.lookup", table, terms))
+
     def named(self, name: str) -> Stream:
-        """Gives the stream a name for everybody else: other computations, `Pipeline.stream`, sinks."""
+        """Names the stream, for other computations, `Pipeline.stream` and sinks."""
         where = f"{self!r}.named"
         checked_output(where, self._pipeline, (self._base,), name)
         checked_new(where, self._pipeline, name)
@@ -83,7 +107,7 @@ class Stream:
         return Stream(self._pipeline, name)
 
     def sink(self, sink: Sink) -> Stream:
-        """Takes the stream's records out; returns the stream itself."""
+        """Writes the stream's records to a sink; returns the stream itself."""
         self._pipeline.sink(self.name, sink)
         return self
 
@@ -97,7 +121,7 @@ class Stream:
         return Stream(self._pipeline, name)
 
     def key_by(self, *key: Any) -> KeyedStream:
-        """The stream by key: of fields of the value as in `millwheel.by`, or of a function of the value."""
+        """The stream by key: fields as in `millwheel.by`, or a function of the value."""
         where = f"{self!r}.key_by"
         if len(key) == 1 and isinstance(key[0], By | ByKey):
             return KeyedStream(self, key[0])
@@ -109,7 +133,7 @@ class Stream:
         return KeyedStream(self, by(*key))
 
     def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
-        """The ``n`` values with the largest field in each window, over all keys, as one record."""
+        """The ``n`` values with the largest field in each window, as one record."""
         where = f"{self!r}.top"
         checked_output(where, self._pipeline, (self._base,), name)
         checked_window(where, window)
@@ -142,7 +166,7 @@ class Stream:
 
 
 class KeyedStream(Stream):
-    """A stream whose records have keys: windows, joins and computations of one's own read it."""
+    """A stream with keys, for windows, joins and computations."""
 
     def __init__(self, stream: Stream, extractor: KeyExtractor) -> None:
         super().__init__(stream._pipeline, stream._base, stream._steps, stream._label)
@@ -169,12 +193,12 @@ class KeyedStream(Stream):
         return self._stream._step("key", self._extractor)
 
     def named(self, name: str) -> KeyedStream:
-        """Gives the stream a name for everybody else."""
+        """Names the stream, for other computations, `Pipeline.stream` and sinks."""
         kept = isinstance(self._extractor, ByKey)
         return KeyedStream(self._with_keys().named(name), self._extractor if kept else KeptKey())
 
     def sink(self, sink: Sink) -> KeyedStream:
-        """Takes the stream's records out, with their keys; returns the stream itself."""
+        """Writes the stream's records to a sink, with keys; returns the stream itself."""
         self._with_keys().sink(sink)
         return self
 
@@ -193,11 +217,11 @@ class KeyedStream(Stream):
         return self._stream.key_by(*key)
 
     def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
-        """The ``n`` values with the largest field in each window, over all keys, as one record."""
+        """The ``n`` values with the largest field in each window, as one record."""
         return self._with_keys().top(name, n, by=by, window=window)
 
     def process(self, computation: Computation, *, outputs: Iterable[str] = (), **options: Any) -> Any:
-        """Adds a computation of one's own; returns the stream of its output, or a tuple of several."""
+        """Adds a computation; returns the stream of its output, or a tuple of several."""
         if "inputs" in options:
             raise PipelineError(f"{self!r}.process: the input is the stream itself; leave inputs out")
         if isinstance(outputs, str):
@@ -218,8 +242,8 @@ class KeyedStream(Stream):
         """Groups the records of a key by windows of event time: see `millwheel.windows`.
 
         A window is emitted when the input watermark reaches its end. With ``lateness`` it is kept that much
-        longer, and emitted again for a record that comes late; with ``early`` it is emitted every so often of
-        wall time while it grows. What is later still is dropped, or diverted to ``NAME.late``.
+        longer, and emitted again for a late record; with ``early`` it is emitted at this interval of wall
+        time while it grows. Later records are dropped, or diverted to ``NAME.late``.
         """
         where = f"{self!r}.window"
         checked_window(where, window)
@@ -230,13 +254,14 @@ class KeyedStream(Stream):
         return Windowed(self, window, lateness, early, late)
 
     def join(
-        self, other: KeyedStream, *, within: int | tuple[int, int], how: How = "inner", name: str
+        self, other: KeyedStream, *, within: int | tuple[int, int], how: How = "inner", name: str = ""
     ) -> Stream:
-        """Pairs records of one key with ``-before <= other.timestamp - self.timestamp <= after``.
+        """Pairs records of one key that are ``within`` a span of time.
 
-        ``within`` is ``(before, after)``, or one number for both. The value is ``{"left", "right"}``, the
-        timestamp the later one. With ``how="left"``, ``"right"`` or ``"outer"`` a record without a partner
-        comes with None once none can come any more.
+        That is ``-before <= other.timestamp - self.timestamp <= after``; ``within`` is ``(before, after)``,
+        or one number for both. The value is ``{"left", "right"}``, the timestamp the later one. With
+        ``how="left"``, ``"right"`` or ``"outer"`` a record without a partner is emitted with None once none
+        can arrive.
         """
         where = f"{self!r}.join"
         self._same_pipeline("join", other)
@@ -244,13 +269,18 @@ class KeyedStream(Stream):
             raise PipelineError(f"{where}: {other!r} has no keys: call key_by(...) on it")
         if how not in ("inner", "left", "right", "outer"):
             raise PipelineError(f'{where}: how is "inner", "left", "right" or "outer", not {how!r}')
+        if not name:
+            itself = " with itself" if other._label == self._label else f" with {other._label}"
+            raise PipelineError(
+                f'{where}: {self._label} joined{itself} is a stream of its own: name it, name="pairs" for one'
+            )
         checked_output(where, self._pipeline, (self._base, other._base), name)
         both = within if isinstance(within, tuple | list) else (within, within)
         if len(both) != 2:
             raise PipelineError(f"{where}: within is (before, after), or one number for both, not {within!r}")
         before, after = (duration(f"{where}: within", part, least=None) for part in both)
         if before + after < 0 or (not isinstance(within, tuple | list) and before < 0):
-            raise PipelineError(f"{where}: within={within!r} is no span of time")
+            raise PipelineError(f"{where}: within={within!r} is not a span of time")
         left, right = self.name, other.name
         if left == right:  # a computation reads a stream once, so the right side gets a name of its own
             right = self._pipeline.derive((right,), (), Unnamed(other._label))
@@ -264,7 +294,7 @@ class KeyedStream(Stream):
         return Stream(self._pipeline, name)
 
     def distinct(self, name: str, within: int | None = None) -> Stream:
-        """The first record of each key; with ``within``, each with no other of its key so long before it."""
+        """The first record of each key; with ``within``, after a gap of that length."""
         where = f"{self!r}.distinct"
         checked_output(where, self._pipeline, (self._base,), name)
         computation: Computation = First(name)
@@ -277,7 +307,7 @@ class KeyedStream(Stream):
 
 
 class Windowed:
-    """A keyed stream by window: say what is to be computed of each."""
+    """A keyed stream by window: its methods choose what is computed of each."""
 
     def __init__(
         self,
@@ -297,7 +327,7 @@ class Windowed:
         return f"{self._stream!r}.window({self._window!r})"
 
     def count(self, name: str) -> Stream:
-        """How many records: ``{"key", "start", "end", "count"}``."""
+        """The number of records: ``{"key", "start", "end", "count"}``."""
         return self._add("count", name, {"count": Count(None)})
 
     def aggregate(self, name: str | None = None, /, **fields: Any) -> Stream:
@@ -314,7 +344,7 @@ class Windowed:
         return self._add("aggregate", name, found)
 
     def reduce(self, name: str, function: Callable[[Any, Any], Any]) -> Stream:
-        """The values folded by a function of two, which must not care about their order: ``"value"``."""
+        """The values folded by a function of two, in any order: ``"value"``."""
         checked_function(f"{self!r}.reduce", function)
         return self._add("reduce", name, {"value": Reduce(function)})
 
@@ -337,5 +367,5 @@ class Windowed:
 
 
 def everything(record: Record) -> str:
-    """The key extractor of what is computed over all keys."""
+    """The key extractor of operators over all keys."""
     return ""

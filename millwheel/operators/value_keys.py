@@ -1,4 +1,4 @@
-"""Values as keys of a dict: equal values have equal keys, whatever their type."""
+"""Values as keys of a dict: equal values have equal keys, for any type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAN = b"n"
 
 
 def distinct_key(value: Any) -> Any:
-    """A hashable stand-in for a value that survives the codec.
+    """A hashable form of a value that the codec can encode.
 
     >>> distinct_key(1) == distinct_key("1"), distinct_key([1]) == distinct_key([1])
     (False, True)
@@ -28,7 +28,7 @@ def distinct_key(value: Any) -> Any:
 
 
 def _ordered(value: Any) -> Any:
-    """The same value for all that are equal: entries of a dict in one order."""
+    """One form for all equal values: entries of a dict in one order."""
     if isinstance(value, dict):
         entries = [[_ordered(key), _ordered(entry)] for key, entry in value.items()]
         return ["d", sorted(entries, key=pack)]
@@ -42,5 +42,5 @@ def _ordered(value: Any) -> Any:
 
 
 def _number(value: float) -> int | float:
-    """The integer that a float is equal to, as far as MessagePack carries integers."""
+    """The integer that equals a float, if MessagePack can encode it."""
     return int(value) if value.is_integer() and -(2.0**63) <= value < 2.0**64 else value

@@ -1,8 +1,8 @@
-"""The computations behind windows: records of a key in, one record for each window out.
+"""The computations of windows: records of a key in, one record per window out.
 
-State is by key: each open window with its aggregates so far. One watermark timer stands at the earliest
-moment at which something is to be done: a window that has grown is emitted at its end, and forgotten
-``lateness`` behind it. With ``early``, one wall timer stands at the next tick of a window that has grown.
+State is by key: each open window with its accumulators. One watermark timer is set for the earliest
+time at which something is to be done: a window that has grown is emitted at its end, and removed
+``lateness`` after it. With ``early``, one wall timer is set for the next tick of a window that has grown.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from millwheel.model.codec import pack, unpack
 from millwheel.model.computation import Computation
+from millwheel.model.fields_read import FieldsRead
 from millwheel.model.folding import Folding
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, WALL
@@ -33,7 +34,7 @@ class Shape:
     lateness: int = 0
     early: int | None = None
     keyed: bool = True
-    """Whether the value names its key."""
+    """Whether the value has the key."""
     by_window: bool = True
     """Whether a late record still counts in a window that is open."""
 
@@ -44,8 +45,14 @@ class Shape:
 
     @property
     def shares_values(self) -> bool:
-        """Whether two windows that a record is in would hold the same object."""
+        """Whether two windows of a record would hold the same object."""
         return any(aggregate.keeps_value for aggregate in self.aggregates.values())
+
+    @property
+    def fields_read(self) -> FieldsRead:
+        """The fields that the aggregates name."""
+        read = [aggregate.names for aggregate in self.aggregates.values()]
+        return FieldsRead(tuple(dict.fromkeys(name for names in read for name in names)), not self.keyed)
 
     def create(self) -> list[Any]:
         """The aggregates of a window without records."""
@@ -57,14 +64,14 @@ class Shape:
             so_far[place] = aggregate.add(so_far[place], value, timestamp)
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
-        """The aggregates of two windows that have become one."""
+        """The aggregates of two windows that were merged."""
         return [
             aggregate.merge(mine, other)
             for aggregate, mine, other in zip(self.aggregates.values(), a, b, strict=True)
         ]
 
     def value(self, key: str, start: int, end: int, so_far: list[Any]) -> dict[str, Any]:
-        """What is emitted of a window."""
+        """The value that a window emits."""
         value: dict[str, Any] = {"key": key} if self.keyed else {}
         value |= {"start": start, "end": end}
         for (name, aggregate), mine in zip(self.aggregates.items(), so_far, strict=True):
@@ -80,6 +87,7 @@ class PlainWindows(Computation):
         self._window = window
         self._shape = shape
         self._folding = folding
+        self._fields_read = shape.fields_read
 
     def process_record(self, record: Record) -> None:
         """Adds a record to its windows."""
@@ -102,7 +110,7 @@ class PlainWindows(Computation):
             shape.add(so_far, value, timestamp)
 
     def process_timer(self, timer: Timer) -> None:
-        """Emits the windows that are over."""
+        """Emits the windows that have ended."""
         shape, state, size = self._shape, self.state, self._window.size
         for start in sorted(state):
             end = start + size
@@ -114,7 +122,7 @@ class PlainWindows(Computation):
         del self.state
 
     def _accepts_late(self, record: Record) -> bool:
-        """Whether one of a late record's windows is still open; one between windows is in none."""
+        """Whether a late record has an open window; one between windows has none."""
         starts = self._window.starts(record.timestamp)
         open_still = not starts or starts[-1] + self._window.size > self.low_watermark
         return self._shape.by_window and open_still
@@ -122,24 +130,26 @@ class PlainWindows(Computation):
 
 @dataclass
 class Open:
-    """A window that may be emitted several times, as it is kept."""
+    """The stored form of a window that may be emitted several times."""
 
     start: int
     last: int
     """The end of a window of fixed size; the newest timestamp of a session."""
     so_far: list[Any]
     revision: int
-    """The next one to be emitted."""
+    """The next revision."""
     closed: bool
-    """Whether it was emitted at its end, as it is."""
+    """Whether it was emitted at its end, and has not grown since."""
     born: int
     """The wall time of its first record, from which ``early`` counts."""
     tick: int | None = None
-    """The wall time at which it is to be emitted early, where it has grown."""
+    """The wall time of its early emission, if it has grown."""
 
 
 class _Revised(Computation):
-    """Windows that are kept as a list of `Open`, in order of their starts."""
+    """Windows stored as a list of `Open`, in order of their starts."""
+
+    _folding: Folding | None = None  # they are kept by key
 
     _shape: Shape
 
@@ -154,14 +164,14 @@ class _Revised(Computation):
         self._keep(windows)
 
     def process_timer(self, timer: Timer) -> None:
-        """Emits the windows that have grown, and forgets those that are past their lateness."""
+        """Emits the windows that have grown, and removes those past their lateness."""
         windows = [Open(*fields) for fields in self.state]
         shape, kept = self._shape, []
         for window in sorted(windows, key=self.end):
             end = self.end(window)
             over = end <= self.low_watermark
             if over:
-                window.tick = None  # what is to be emitted at its end needs no early emission any more
+                window.tick = None  # at its end it no longer needs an early emission
                 if timer.clock != WALL and not window.closed:
                     self._emit(window)
                     window.closed = True
@@ -181,14 +191,14 @@ class _Revised(Computation):
         window.tick = None
 
     def _grow(self, window: Open) -> None:
-        """Notes that a window is to be emitted: at its end, and with ``early`` at its next tick."""
+        """Schedules a window's emission: at its end, with ``early`` at its next tick."""
         window.closed = False
         early = self._shape.early
         if early is not None and window.tick is None:
             window.tick = min(window.born + ((self.now - window.born) // early + 1) * early, MAX_TIME)
 
     def _keep(self, windows: list[Open]) -> None:
-        """Writes the windows, and sets the timers for what is to be done next."""
+        """Stores the windows, and sets the timers for the next actions."""
         if not windows:
             self.clear_timer(_END)
             self.clear_timer(_TICK)
@@ -226,6 +236,7 @@ class RevisedWindows(_Revised):
     def __init__(self, window: Fixed, shape: Shape) -> None:
         self._window = window
         self._shape = shape
+        self._fields_read = shape.fields_read
 
     def last(self, window: Open) -> int:
         """The end of a window."""
@@ -253,23 +264,24 @@ class RevisedWindows(_Revised):
         return [start for start in starts if start > oldest]
 
     def _accepts_late(self, record: Record) -> bool:
-        """Whether one of a late record's windows is kept still; one between windows is in none."""
+        """Whether a late record has a window that is kept; one between windows has none."""
         return bool(self._starts(record)) or not self._window.starts(record.timestamp)
 
 
 class Sessions(_Revised):
-    """Session windows: records of a key that are less than a gap apart, also through others."""
+    """Session windows: records of a key less than a gap apart."""
 
     def __init__(self, window: Session, shape: Shape) -> None:
         self._gap = window.gap
         self._shape = shape
+        self._fields_read = shape.fields_read
 
     def last(self, window: Open) -> int:
         """The end of a session."""
         return window.last + self._gap
 
     def take(self, windows: list[Open], record: Record) -> None:
-        """Adds a record to its session, which may join two that were apart."""
+        """Adds a record to its session, which may merge two."""
         time, shape = record.timestamp, self._shape
         touching = self._touching(windows, time)
         merged = Open(time, time, shape.create(), 0, False, self.now)
@@ -279,7 +291,8 @@ class Sessions(_Revised):
             merged.so_far = shape.merge(merged.so_far, window.so_far) if number else window.so_far
             merged.revision = max(merged.revision, window.revision)
             merged.born = min(merged.born, window.born)
-            merged.tick = window.tick if merged.tick is None else min(merged.tick, window.tick or MAX_TIME)
+            if window.tick is not None and window.tick <= self.now:  # due in this epoch, also if it is moved
+                merged.tick = window.tick
         self._grow(merged)
         shape.add(merged.so_far, record.value, time)
         windows.append(merged)
@@ -289,10 +302,10 @@ class Sessions(_Revised):
         return [window for window in windows if window.start - gap < time < window.last + gap]
 
     def _accepts_late(self, record: Record) -> bool:
-        """Whether the session that a late record would be in is kept still."""
+        """Whether the session of a late record is still kept."""
         known = self.state
         if not known:
-            del self.state  # to have looked is no reason to keep a row
+            del self.state  # reading the state must not create a row
         windows = self._touching([Open(*fields) for fields in known], record.timestamp)
         last = max([record.timestamp, *(window.last for window in windows)])
         return self._shape.by_window and last + self._gap + self._shape.lateness > self.low_watermark

@@ -1,4 +1,4 @@
-"""Windows: which spans of event time a record belongs to.
+"""Windows: the spans of event time that a record belongs to.
 
 >>> tumbling(10).starts(25), sliding(10, 5).starts(12)
 ([20], [5, 10])
@@ -13,13 +13,13 @@ from millwheel.errors import PipelineError
 
 @dataclass(frozen=True)
 class Tumbling:
-    """Windows of one size, one behind the other."""
+    """Consecutive windows of one size."""
 
     size: int
     offset: int = 0
 
     def starts(self, timestamp: int) -> list[int]:
-        """The starts of the windows that a timestamp is in, in order."""
+        """The starts of a timestamp's windows, in order."""
         return [timestamp - (timestamp - self.offset) % self.size]
 
     def __repr__(self) -> str:
@@ -34,7 +34,7 @@ class Sliding:
     every: int
 
     def starts(self, timestamp: int) -> list[int]:
-        """The starts of the windows that a timestamp is in, in order."""
+        """The starts of a timestamp's windows, in order."""
         last = timestamp - timestamp % self.every
         first = last - (self.size - 1 - timestamp % self.every) // self.every * self.every
         return list(range(first, last + 1, self.every))
@@ -58,7 +58,7 @@ Window = Tumbling | Sliding | Session
 
 
 def tumbling(size: int, offset: int = 0) -> Tumbling:
-    """Windows of ``size`` microseconds, one behind the other, from ``offset`` on.
+    """Consecutive windows of ``size`` microseconds, from ``offset`` on.
 
     >>> tumbling(10, offset=3).starts(12)
     [3]
@@ -67,7 +67,7 @@ def tumbling(size: int, offset: int = 0) -> Tumbling:
 
 
 def sliding(size: int, every: int) -> Sliding:
-    """Windows of ``size`` microseconds, one every ``every``; they overlap, or leave gaps.
+    """Windows of ``size`` microseconds, one each ``every``; with overlaps or gaps.
 
     >>> sliding(5, 10).starts(7)
     []
@@ -76,7 +76,7 @@ def sliding(size: int, every: int) -> Sliding:
 
 
 def session(gap: int) -> Session:
-    """A window from a key's first record to ``gap`` microseconds behind its last."""
+    """A window from a key's first record to ``gap`` microseconds after its last."""
     return Session(duration("session: gap", gap))
 
 

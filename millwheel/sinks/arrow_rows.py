@@ -1,4 +1,4 @@
-"""Records as rows of Arrow, for tables of a lakehouse."""
+"""Records as Arrow rows, for lakehouse tables."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from millwheel.errors import MillWheelError
+from millwheel.model.extras import import_extra
 from millwheel.model.record import Record
 from millwheel.model.time import SECOND
 from millwheel.sinks.json_values import json_text
 
 DATE = "date"
-"""A column of the day of each record's timestamp, for tables that are partitioned by it."""
+"""A column with the date of each record's timestamp, for partitioning."""
 
-# The years 1 to 9999: readers and writers of these formats fail for others, or take them for null.
+# The years 1 to 9999: readers and writers of these formats fail for others, or read null.
 _FIRST = -62_135_596_800 * SECOND
 _LAST = 253_402_300_800 * SECOND - 1
 
 
 class ArrowRows:
-    """The columns of a table: ``key``, ``timestamp``, and ``value`` as JSON text or the fields of ``schema``.
+    """Columns: ``key``, ``timestamp``, and ``value`` as JSON or ``schema`` fields.
 
-    It pickles, and is shipped with its sink to the tasks.
+    It pickles, and is sent with its sink to the tasks.
     """
 
     def __init__(self, sink: str, schema: Any, *, date: bool = False) -> None:
@@ -31,12 +32,12 @@ class ArrowRows:
         if isinstance(schema, arrow.Schema):
             fields = list(schema)
         else:
-            fields = [_field(arrow, sink, *item) for item in dict(schema or {}).items()]
+            fields = [arrow_field(arrow, sink, *item) for item in dict(schema or {}).items()]
         own = {"key", "timestamp"} | ({DATE} if date else set())
         taken = sorted(own & {field.name for field in fields})
         if taken:
             raise MillWheelError(
-                f"{sink}: {', '.join(taken)} is a column of the table already: rename the field in schema="
+                f"{sink}: {', '.join(taken)} is already a column of the table: rename the field in schema="
             )
         self._fields = fields
         self._date = date
@@ -63,7 +64,7 @@ class ArrowRows:
         return buffer.getvalue()
 
     def encode_parquet(self, records: Sequence[Record]) -> bytes:
-        """Return the records as a Parquet file, which Spark can read."""
+        """Return the records as a Parquet file for Spark."""
         arrow = import_arrow(self._sink)
         from pyarrow import parquet
 
@@ -75,7 +76,10 @@ class ArrowRows:
         arrow = import_arrow(self._sink)
         times = arrow.array([min(max(record.timestamp, _FIRST), _LAST) for record in records], arrow.int64())
         times = times.cast(arrow.timestamp("us", "UTC"))
-        columns: list[Any] = [arrow.array([_text(record.key) for record in records], arrow.string()), times]
+        columns: list[Any] = [
+            arrow.array([utf8_text(record.key) for record in records], arrow.string()),
+            times,
+        ]
         if self._date:
             columns.append(times.cast(arrow.date32()))
         if not self._fields:
@@ -94,9 +98,9 @@ class ArrowRows:
 
 
 def decode(batches: Iterable[bytes]) -> Any:
-    """Return one table of Arrow with the rows of all batches, in order.
+    """Return one Arrow table with the rows of all batches, in order.
 
-    Batches that a former version of the pipeline staged may lack columns that it has now: those are null.
+    Batches that an earlier version of the pipeline staged may lack columns: those are null.
     """
     arrow = import_arrow("the sink")
     tables = [arrow.ipc.open_stream(batch).read_all() for batch in batches]
@@ -104,23 +108,20 @@ def decode(batches: Iterable[bytes]) -> Any:
 
 
 def import_arrow(sink: str) -> Any:
-    """Return pyarrow, or say how to install it."""
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError as error:
-        raise MillWheelError(
-            f"{sink} needs pyarrow, which cannot be imported ({error}): pip install 'millwheel-spark[arrow]'"
-        ) from error
-    return pyarrow
+    """Return pyarrow; the error has the fix if it is missing."""
+    return import_extra(f"{sink} needs", "arrow", "pyarrow", "pyarrow.ipc")
 
 
-def _field(arrow: Any, sink: str, name: str, kind: Any) -> Any:
+def arrow_field(arrow: Any, sink: str, name: str, kind: Any) -> Any:
+    """A column of a schema, by the name of its type or the type itself."""
     try:
         return arrow.field(name, arrow.type_for_alias(kind) if isinstance(kind, str) else kind)
     except (ValueError, TypeError) as error:
-        raise MillWheelError(f"{sink}: the type of {name!r} is {kind!r}, which is none of Arrow's") from error
+        raise MillWheelError(
+            f"{sink}: the type of {name!r} is {kind!r}, which is not an Arrow type"
+        ) from error
 
 
-def _text(text: str) -> str:
+def utf8_text(text: str) -> str:
+    """A text that UTF-8 can encode: lone surrogates are replaced."""
     return text.encode("utf-8", "replace").decode()

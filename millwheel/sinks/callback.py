@@ -1,4 +1,4 @@
-"""Records handed to a function of the user's own."""
+"""Records passed to a user's function."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from millwheel.model.sink import Sink
 
 
 class Callback(Sink):
-    """Calls ``function(epoch, shard, records)`` for what each shard of an epoch has for the sink.
+    """Calls ``function(epoch, shard, records)`` for each shard of an epoch.
 
-    At least once: after a crash the same batch comes again, under the same epoch and shard and with the
-    same records. A function that remembers the newest epoch of each shard, together with what it does,
-    makes that exactly once. One that raises is called again, and stops the pipeline in the end.
+    At least once: after a crash the same batch is passed again, with the same epoch, shard and
+    records. A function that stores the newest epoch of each shard, atomically with its effect,
+    makes that exactly once. One that raises is retried, and finally stops the pipeline.
 
     It runs in Spark's tasks, so it must pickle; with ``in_driver=True`` it runs in the driver, before the
-    epoch is committed, and all records travel there.
+    epoch is committed, and all records are sent there.
     """
 
     def __init__(

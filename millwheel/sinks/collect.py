@@ -25,4 +25,4 @@ class Collect(Sink):
         return [record for place in sorted(self._shards) for record in self._shards[place]]
 
     def __reduce__(self) -> tuple[type[Collect], tuple[()]]:
-        return Collect, ()  # a task's copy is never written to
+        return Collect, ()  # a task's copy is never written

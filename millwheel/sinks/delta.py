@@ -10,7 +10,7 @@ from typing import Any
 from millwheel.errors import MillWheelError
 from millwheel.model.lakehouse import below, client_options, import_delta, place
 from millwheel.model.record import Record
-from millwheel.model.secrets import hide, is_secret, secrets_of, without_secrets
+from millwheel.model.secrets import environment_secrets, hide, secrets_of, without_secrets
 from millwheel.model.sink import Sink
 from millwheel.sinks import table_publisher
 from millwheel.sinks.arrow_rows import DATE, ArrowRows
@@ -20,19 +20,19 @@ from millwheel.sinks.table_publisher import COMPACT_AFTER, EVERY, ROWS, Options,
 
 
 class Delta(Sink):
-    """Appends records to a Delta table, each once, whatever crashes; or upserts them by key.
+    """Appends records to a Delta table, exactly once; or upserts them by key.
 
     ``uri`` is a folder or a URL (``s3://bucket/table``; credentials come from the environment). The columns
     are ``key``, ``timestamp``, and ``value`` as JSON text; with ``schema`` (names of fields to types of
     Arrow, as ``{"count": "int64"}``, or a `pyarrow.Schema`) the fields of values that are dicts are columns
-    instead. A table that is not there is made; columns that it lacks are added.
+    instead. A missing table is created; missing columns are added.
 
-    ``partition_by`` names columns, or ``"date"`` for the day of the timestamp (UTC), which is a column then.
+    ``partition_by`` names columns, or ``"date"`` for the day of the timestamp (UTC), which becomes a column.
     With ``upsert_on`` (columns), a row replaces the one with the same values there.
 
     The rows of committed epochs are one commit of the table: every ``every`` seconds (0: with each epoch),
     after ``rows`` rows, and at the end. Its application transaction is the last epoch. After
-    ``compact_after`` commits (0: never) small files are made one.
+    ``compact_after`` commits (0: never) small files are compacted.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Delta(Sink):
 
 
 class DeltaRows:
-    """A Delta table whose marker is the version of an application transaction, one for each store."""
+    """A Delta table; its marker is an application transaction for each store."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class DeltaRows:
         self._upsert_on = upsert_on
 
     def open(self) -> None:
-        """Make the table where there is none; say what does not fit where there is one."""
+        """Create the table if it is missing; check the schema of an existing one."""
         options = {"storage_options": self._storage_options or None}
         try:
             if not self._delta.DeltaTable.is_deltatable(self._uri, **options):
@@ -129,7 +129,7 @@ class DeltaRows:
             raise self._error(error) from None
 
     def add(self, rows: Any, origin: str, epoch: int) -> bool:
-        """Commit rows and the marker; False where another commit has moved the marker meanwhile."""
+        """Commit rows and the marker; False if another commit has moved the marker."""
         delta = self._delta
         try:
             table = self._load()
@@ -159,7 +159,7 @@ class DeltaRows:
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def compact(self) -> None:
-        """Make one file of many small ones, partition by partition."""
+        """Compact small files, partition by partition."""
         try:
             self._load().optimize.compact()
         except Exception as error:
@@ -168,16 +168,15 @@ class DeltaRows:
     def _error(self, error: Exception) -> MillWheelError:
         if isinstance(error, MillWheelError):
             return error
-        secrets = [os.environ[name] for name in os.environ if is_secret(name)]
-        text = hide(error, [*secrets, *secrets_of(self._uri)]).strip()
+        text = hide(error, [*environment_secrets(), *secrets_of(self._uri)]).strip()
         return MillWheelError(
-            f"{self._sink}: the table cannot be written ({text}): see that it is there and may be written, "
+            f"{self._sink}: the table cannot be written ({text}): check that it exists and is writable, "
             "and run again; nothing is lost"
         )
 
 
 def columns(sink: str, option: str, names: Sequence[str] | str) -> list[str]:
-    """Return the names that an option has, one or several."""
+    """Return the column names of an option, one or several."""
     found = [names] if isinstance(names, str) else list(names)
     if not all(isinstance(name, str) and name for name in found):
         raise MillWheelError(f"{sink}: {option} takes names of columns, not {names!r}")
@@ -185,18 +184,18 @@ def columns(sink: str, option: str, names: Sequence[str] | str) -> list[str]:
 
 
 def check_columns(sink: str, rows: ArrowRows, partition_by: list[str], upsert_on: list[str]) -> None:
-    """Say which names of an option are none of the columns."""
+    """Refuse names of an option that are not columns."""
     for option, names in (("partition_by", partition_by), ("upsert_on", upsert_on)):
         strange = [name for name in names if name not in rows.names]
         if strange:
             raise MillWheelError(
-                f"{sink}: {option} names {', '.join(strange)}, which is none of the columns "
+                f"{sink}: {option} names {', '.join(strange)}, which is not one of the columns "
                 f"{', '.join(rows.names)}: add it to schema="
             )
 
 
 def check_schema(sink: str, rows: ArrowRows, there: Mapping[str, Any]) -> None:
-    """Say which columns of a table have another type than the sink's."""
+    """Refuse columns of a table with another type than the sink's."""
     for field in rows.schema:
         found = there.get(field.name)
         if found is not None and _plain(found) != _plain(field.type):
@@ -207,7 +206,7 @@ def check_schema(sink: str, rows: ArrowRows, there: Mapping[str, Any]) -> None:
 
 
 def _plain(kind: Any) -> str:
-    """A type without what formats do not keep: how text, bytes and lists are laid out in memory."""
+    """A type without its memory layout, which formats do not keep."""
     return str(kind).replace("large_", "").replace("_view", "").replace("element:", "item:")
 
 
@@ -219,7 +218,7 @@ def newest(rows: Any, names: Sequence[str]) -> Any:
 
 
 def staging(uri: str, origin: str, sink: str) -> Staging | ObjectStaging:
-    """Return where tasks stage rows for a table: a hidden folder of the table's own, one for each store."""
+    """Return the staging of a table: a hidden folder of it, one for each store."""
     if "://" in uri:
         return ObjectStaging(below(uri, f"_millwheel/{origin}"), sink)
     return Staging(Path(uri) / "_millwheel" / origin, sink)

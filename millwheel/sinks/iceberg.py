@@ -19,17 +19,17 @@ from millwheel.sinks.table_publisher import EVERY, ROWS, Options, TablePublisher
 logger = logging.getLogger("millwheel")
 
 _NO_RETRY = {"commit.retry.num-retries": "0"}
-"""For the client alone: a commit that it rebased on another's would not compare the marker again."""
+"""For the client: a commit that it retries would not compare the marker again."""
 
 
 class Iceberg(Sink):
-    """Appends records to an Iceberg table, each once, whatever crashes; or upserts them by key.
+    """Appends records to an Iceberg table, exactly once; or upserts them by key.
 
     ``catalog`` is the name of a catalog in pyiceberg's configuration, or its properties
     (``{"type": "rest", "uri": ...}``). ``table`` is ``"namespace.name"``. The columns are ``key``,
     ``timestamp``, and ``value`` as JSON text; with ``schema`` (names of fields to types of Arrow, or a
-    `pyarrow.Schema`) the fields of values that are dicts are columns instead. A namespace and a table that
-    are not there are made; columns that it lacks are added.
+    `pyarrow.Schema`) the fields of values that are dicts are columns instead. A missing namespace or table
+    is created; missing columns are added.
 
     ``partition_by`` names columns, or ``"date"`` for the day of the timestamp (UTC). With ``upsert_on``
     (columns), a row replaces those with the same values there.
@@ -61,12 +61,13 @@ class Iceberg(Sink):
         check_columns("Iceberg", self._rows, named, self._upsert_on)
         self._options = Options(every, rows, compact_after=0)
         self._staging: Any = None
+        self._place = ""  # of the table: its name is that of another table in another catalog
 
     def __repr__(self) -> str:
         return f"Iceberg({self._catalog.name!r}, {self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: where it stages rows, and no credentials of the catalog."""
+        """The attributes that a task needs: the staging, no credentials of the catalog."""
         return {**self.__dict__, "_catalog": self._catalog.public()}
 
     def _table(self) -> IcebergRows:
@@ -79,23 +80,24 @@ class Iceberg(Sink):
 
     def begin(self, origin: str, epoch: int) -> None:
         table = self._table()
-        self._staging = staging(table.location(), origin, repr(self))
+        self._place = table.location()
+        self._staging = staging(self._place, origin, repr(self))
         publisher = TablePublisher(repr(self), table, self._staging)
-        table_publisher.begin(repr(self), publisher, origin, epoch, self._options)
+        table_publisher.begin(self._place, publisher, origin, epoch, self._options)
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         if records:
             self._staging.put(epoch, shard, self._rows.encode(records))
 
     def commit(self, epoch: int) -> None:
-        table_publisher.commit(repr(self), epoch)
+        table_publisher.commit(self._place, epoch)
 
     def close(self) -> None:
-        table_publisher.close(repr(self))
+        table_publisher.close(self._place)
 
 
 class IcebergRows:
-    """An Iceberg table whose marker is one of its properties, one for each store."""
+    """An Iceberg table; its marker is a table property, one for each store."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class IcebergRows:
         self._loaded: Any = None
 
     def open(self) -> None:
-        """Make the table where there is none; say what does not fit where there is one."""
+        """Create the table if it is missing; check the schema of an existing one."""
         try:
             catalog = self._catalog.load()
             if not catalog.table_exists(self._name):
@@ -149,7 +151,7 @@ class IcebergRows:
                             title, source, transform = _partition(name, self._rows)
                             spec.add_field(source, transform, title)
         except TableAlreadyExistsError:  # another driver made it at the same moment
-            logger.debug("%s: the table was made by another", self._sink)
+            logger.debug("%s: the table was created by another driver", self._sink)
 
     def location(self) -> str:
         """Return where the table's files are."""
@@ -171,7 +173,7 @@ class IcebergRows:
             raise self._error(error) from None
 
     def add(self, rows: Any, origin: str, epoch: int) -> bool:
-        """Commit rows and the marker; False where another commit came first, or none can tell."""
+        """Commit rows and the marker; False: another commit came first, or it is unknown."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         try:
@@ -205,14 +207,14 @@ class IcebergRows:
         change.overwrite(rows, overwrite_filter=same, snapshot_properties=summary)
 
     def compact(self) -> None:
-        """Leave that to the engines that have it (Spark's ``rewrite_data_files``)."""
+        """Do nothing: other engines compact it (Spark's ``rewrite_data_files``)."""
 
     def _error(self, error: Exception) -> MillWheelError:
         if isinstance(error, MillWheelError):
             return error
         text = hide(error, self._catalog.secrets()).strip()
         return MillWheelError(
-            f"{self._sink}: the table cannot be written ({text}): see that it is there and may be written, "
+            f"{self._sink}: the table cannot be written ({text}): check that it exists and is writable, "
             "and run again; nothing is lost"
         )
 
@@ -226,7 +228,7 @@ def _marker(table: Any, origin: str) -> int:
 
 
 def _partition(name: str, rows: ArrowRows) -> tuple[str, str, Any]:
-    """Return the name of a partition field, its column, and the transform between them."""
+    """Return the name of a partition field, its column, and its transform."""
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
     if name == DATE and DATE not in rows.names:

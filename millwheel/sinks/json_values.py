@@ -1,4 +1,4 @@
-"""Values of records as JSON can hold them."""
+"""Values of records in JSON types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """What a record's value may hold, as JSON can: bytes and keys of any kind become text.
+    """A record's value in JSON types: bytes and keys of any type become text.
 
     >>> to_plain({1: b"x", "y": (float("nan"),)})
     {'1': 'x', 'y': [None]}
@@ -28,12 +28,12 @@ def to_plain(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """A value as JSON, in ASCII: what UTF-8 cannot hold is escaped."""
+    """A value as JSON, in ASCII: what UTF-8 cannot encode is escaped."""
     return json.dumps(to_plain(value))
 
 
 def bytes_text(value: bytes) -> str:
-    """Bytes as text, what is not UTF-8 as escapes."""
+    """Bytes as text, with escapes for what is not UTF-8."""
     return value.decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""Records as messages of a topic of Kafka, in transactions."""
+"""Records as Kafka messages, in transactions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from millwheel.errors import MillWheelError
+from millwheel.model.extras import import_extra
 from millwheel.model.record import Record
 from millwheel.model.secrets import hide, is_secret
 from millwheel.model.sink import Sink
@@ -16,22 +17,23 @@ from millwheel.sinks.json_values import to_plain
 
 logger = logging.getLogger("millwheel.kafka")
 
-_BACKOFF_MS = 1_000  # between attempts to connect: ten seconds, as by default, make a restart long
-_CRITICAL = 0  # what the client may write to stderr; what fails is raised
+_BACKOFF_MS = 1_000  # between attempts to connect: the default of ten seconds makes a restart slow
+_CRITICAL = 0  # the log level of the client; errors are raised
 _MARKER_LIMIT = 5.0  # seconds for a call that takes milliseconds
-_PATIENCE = 30.0  # seconds that brokers may take for one step of a transaction
+_PATIENCE = 30.0  # seconds to wait for brokers in one step of a transaction
 
 
 class Kafka(Sink):
-    """Sends records to a topic: whoever reads with ``isolation.level=read_committed`` sees each one once.
+    """Sends records to a topic, exactly once for readers of committed messages.
 
-    A message has the record's key, its value as JSON (or what the function ``value`` makes of a record, as
-    bytes), and its timestamp in milliseconds. ``settings`` is what else the client needs.
+    A message has the record's key, its value as JSON (or the bytes that the function ``value`` makes of a
+    record), and its timestamp in milliseconds. ``settings`` are other settings of the client. Readers must
+    set ``isolation.level=read_committed``.
 
-    The messages of a shard and its epoch are one transaction, together with a marker: the offset that a
-    group of the shard's own has committed is the epoch. An attempt that comes later fences those before it,
-    and does nothing where the marker says that the epoch is in. A marker lasts as long as the broker keeps
-    the offsets of groups that are not in use (``offsets.retention.minutes``, a week by default).
+    The messages of a shard and its epoch are one transaction, together with a marker: the committed offset
+    of a consumer group of the shard is the epoch. A later attempt fences earlier ones,
+    and does nothing if the marker has the epoch. A marker lasts as long as the broker keeps
+    the offsets of unused groups (``offsets.retention.minutes``, a week by default).
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Kafka(Sink):
         self._value = value or _json
         self._patience = patience
         self._settings = dict(settings or {})
-        self._origin = ""
+        self.origin = ""
 
     def __repr__(self) -> str:
         return f"Kafka({self._servers!r}, {self._topic!r})"
@@ -70,42 +72,42 @@ class Kafka(Sink):
         except kafka.KafkaException as error:
             raise self._error(error) from None
         if found.error is not None:
-            raise MillWheelError(f"{self!r}: there is no such topic ({found.error.str()}): make it")
+            raise MillWheelError(f"{self!r}: there is no such topic ({found.error.str()}): create it")
 
     def begin(self, origin: str, epoch: int) -> None:
-        self._origin = origin
+        self.origin = origin
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         if not records:
             return
         messages = [(_key(record.key), self._value(record), record.timestamp // 1_000) for record in records]
         kafka = _import()
-        name = f"millwheel-{self._origin[:12]}-{self._topic}-{shard}"
+        name = f"millwheel-{self.origin[:12]}-{self._topic}-{shard}"
         try:
-            writer = _writers.get(name)
+            writer = writers.get(name)
             if writer is None or writer.epoch >= epoch:
                 writer = self._writer(name)
             if writer.epoch < epoch and not self._send(writer, epoch, messages):
-                # Another attempt has taken the name, or the broker lost it: look again at what is in.
+                # Another attempt has taken the name, or the broker lost it: check the marker again.
                 writer = self._writer(name)
                 if writer.epoch < epoch and not self._send(writer, epoch, messages):
                     raise MillWheelError(f"{self!r}: other attempts at epoch {epoch} keep fencing this one")
         except kafka.KafkaException as error:
-            _writers.pop(name, None)
+            writers.pop(name, None)
             raise self._error(error) from None
         except BaseException:
-            _writers.pop(name, None)
+            writers.pop(name, None)
             raise
 
     def _writer(self, name: str) -> _Writer:
-        _writers.pop(name, None)
+        writers.pop(name, None)
         ids = {"transactional.id": name, "transaction.timeout.ms": 60_000}
         writer = _Writer(self._config(**ids), self._config(**{"group.id": name}), self._topic, self._patience)
-        _writers[name] = writer
+        writers[name] = writer
         return writer
 
     def _send(self, writer: _Writer, epoch: int, messages: list[tuple[bytes, bytes, int]]) -> bool:
-        """Sends a transaction; False where this writer is of no use any more."""
+        """Sends a transaction; False if this writer can no longer be used."""
         kafka = _import()
         try:
             writer.send(epoch, messages)
@@ -120,11 +122,17 @@ class Kafka(Sink):
 
     def _error(self, error: Any) -> MillWheelError:
         secrets = [str(value) for name, value in self._settings.items() if is_secret(name)]
-        return MillWheelError(f"{self!r}: {hide(error.args[0].str(), secrets)}")
+        said = hide(error.args[0].str(), secrets)
+        if error.args[0].code() in _silent(_import().KafkaError):
+            return MillWheelError(
+                f"{self!r}: the brokers did not answer within {self._patience:g} seconds ({said}): check "
+                "that they run, and that this machine reaches them"
+            )
+        return MillWheelError(f"{self!r}: {said}")
 
 
 class _Writer:
-    """A producer with a transactional name of its own, and the last epoch that was committed under it."""
+    """A producer with its transactional ID, and the last epoch committed under it."""
 
     def __init__(
         self, producing: dict[str, Any], consuming: dict[str, Any], topic: str, patience: float
@@ -133,9 +141,9 @@ class _Writer:
         self._kafka = kafka
         self._topic = topic
         self._patience = patience
-        # No logger: the client's threads would need the interpreter, which a call of it may be holding.
+        # No logger: the client's threads would need the interpreter, which one of its calls may be holding.
         self._producer = kafka.Producer({"log_level": _CRITICAL, **producing})
-        # Ends what a former attempt left open: only then is the marker what it says.
+        # Ends the open transaction of an earlier attempt: only then is the marker valid.
         self._producer.init_transactions(patience)
         consumer = kafka.Consumer(consuming, logger=logger)
         try:
@@ -148,7 +156,7 @@ class _Writer:
         self.epoch: int = max(marker.offset, 0)
 
     def send(self, epoch: int, messages: list[tuple[bytes, bytes, int]]) -> None:
-        """One transaction: the messages, and the marker."""
+        """Sends one transaction: the messages, and the marker."""
         kafka, producer = self._kafka, self._producer
         failed: list[Any] = []
 
@@ -180,8 +188,11 @@ class _Writer:
         self.epoch = epoch
 
     def _within(self, call: Callable[[], Any]) -> None:
-        """Calls what may never return: librdkafka (to 2.16 at least) does not heed the time limit of this
-        call, and waits for ever where the connection to the group's coordinator was lost."""
+        """Runs a call that may never return.
+
+        librdkafka (to 2.16 at least) ignores the timeout of this call, and waits forever if the connection to
+        the group's coordinator was lost.
+        """
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -194,18 +205,23 @@ class _Writer:
         thread.start()
         thread.join(_MARKER_LIMIT)
         if thread.is_alive():
-            _stuck.append(self)  # never to be let go of: that would wait for the call, too
+            _stuck.append(self)  # kept forever: its destructor would wait for the call, too
             raise _Stuck
         if failed:
             raise failed[0]
 
 
 class _Stuck(Exception):
-    """A producer that does not come back."""
+    """A producer whose call does not return."""
 
 
-_writers: dict[str, _Writer] = {}
+writers: dict[str, _Writer] = {}
 _stuck: list[_Writer] = []
+
+
+def _silent(errors: Any) -> tuple[int, ...]:
+    """Codes of errors that only mean a timeout."""
+    return errors._TIMED_OUT, errors._TRANSPORT, errors._ALL_BROKERS_DOWN, errors._RESOLVE
 
 
 def _json(record: Record) -> bytes:
@@ -217,11 +233,4 @@ def _key(key: str) -> bytes:
 
 
 def _import() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise MillWheelError(
-            f"Kafka needs confluent-kafka, which cannot be imported ({error}): "
-            "pip install 'millwheel-spark[kafka]'"
-        ) from error
-    return confluent_kafka
+    return import_extra("Kafka needs", "kafka", "confluent_kafka")

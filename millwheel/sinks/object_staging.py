@@ -1,12 +1,12 @@
-"""Staging on object storage: what `Staging` does in a folder, in a prefix of a bucket.
+"""Staging on object storage: the counterpart of `Staging` in a bucket.
 
-An object is there as a whole or not at all, and durable when it is: tasks put theirs under (epoch, shard),
+An object appears as a whole, and is then durable: tasks put theirs under (epoch, shard),
 and nothing is ever half written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ _PROBE = ".probe"
 
 
 class StagedObject(NamedTuple):
-    """What one shard wrote in one epoch."""
+    """The output of one shard in one epoch."""
 
     epoch: int
     shard: int
@@ -26,17 +26,17 @@ class StagedObject(NamedTuple):
     objects: Objects
 
     def read(self) -> bytes:
-        """Return what was written."""
+        """Return its content."""
         data = self.objects.get(self.name)
         if data is None:
             raise MillWheelError(
-                f"{self.objects.name}/{self.name}: what was staged is gone: let nobody remove it"
+                f"{self.objects.name}/{self.name}: a staged object was removed: nothing else may remove it"
             )
         return data
 
 
 class ObjectStaging:
-    """Durable batches by (epoch, shard). Tasks put them; the driver alone reads and drops them."""
+    """Durable batches by (epoch, shard): tasks put, the driver reads and drops."""
 
     def __init__(self, url: str, sink: str = "the sink") -> None:
         self._url = url
@@ -55,7 +55,7 @@ class ObjectStaging:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Name the sink where its storage cannot be used; the rest of the message says what to do."""
+        """Name the sink in errors of its storage; the rest of the message has the fix."""
         try:
             yield
         except MillWheelError as error:
@@ -64,22 +64,23 @@ class ObjectStaging:
             raise MillWheelError(f"{self._sink}: {error}; nothing is lost") from None
 
     def open(self) -> None:
-        """Say so where nothing can be written there."""
+        """Check that the storage is writable."""
         with self.writing():
             self.objects.put(_PROBE, b"")
             self.objects.delete([_PROBE])
 
-    def put(self, epoch: int, shard: int, data: bytes) -> None:
-        """Leave a batch; one that a former attempt left is replaced by the same."""
+    def put(self, epoch: int, shard: int, data: bytes | Iterable[bytes]) -> None:
+        """Put a batch, whole or in pieces; that of an earlier attempt is overwritten."""
+        whole = data if isinstance(data, bytes) else b"".join(data)
         with self.writing():
-            self.objects.put(f"staged/{epoch:010d}-{shard:08d}", data)
+            self.objects.put(f"staged/{epoch:010d}-{shard:08d}", whole)
 
     def batches(self, after: int, through: int) -> list[StagedObject]:
         """Return the batches of some epochs, in order."""
         return [item for item in self._all() if after < item.epoch <= through]
 
     def size(self) -> int:
-        """Return how many bytes are staged."""
+        """Return the staged bytes."""
         return sum(item.size for item in self._all())
 
     def drop(self, through: int | None = None) -> None:
@@ -94,4 +95,4 @@ class ObjectStaging:
         return sorted(found)
 
     def sweep(self) -> None:
-        """Nothing is ever half written."""
+        """Do nothing: nothing is ever half written."""

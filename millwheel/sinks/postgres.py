@@ -1,4 +1,4 @@
-"""Records as rows of a table of PostgreSQL."""
+"""Records as rows of a PostgreSQL table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from millwheel.errors import MillWheelError
+from millwheel.model.extras import import_extra
 from millwheel.model.record import Record
 from millwheel.model.secrets import hide, percent_encoded, secrets_of, without_secrets
 from millwheel.model.sink import Sink
@@ -24,28 +25,28 @@ _MARK = f"""
     INSERT INTO {MARKERS} AS m (origin, sink, shard, epoch) VALUES (%s, %s, %s, %s)
     ON CONFLICT (origin, sink, shard) DO UPDATE SET epoch = EXCLUDED.epoch WHERE m.epoch < EXCLUDED.epoch
 """
-_LOCK = 0x6D696C6C  # of a database, while tables are made: two drivers may do so at once
+_LOCK = 0x6D696C6C  # of a database, while tables are created: two drivers may do so at once
 
-_PATIENCE = 30.0  # seconds that a server may be away before the task fails, and is tried again by Spark
+_PATIENCE = 30.0  # seconds to wait for a server before the task fails, and Spark retries it
 _FIRST_WAIT = 0.1
 
 Convert = Callable[[Record], Any]
 
 
 class Postgres(Sink):
-    """Inserts records into a table, each once, whatever crashes.
+    """Inserts records into a table, exactly once.
 
     ``columns`` names the columns to fill: ``key`` and ``timestamp`` are the record's, ``value`` is the
     whole value, any other one the field of that name of a value that is a dict. By default they are those
-    three, and the table is made where there is none: ``key text, timestamp timestamptz, value jsonb``.
-    A column for the timestamp is of a type of time, or a number (microseconds since 1970).
+    three, and a missing table is created: ``key text, timestamp timestamptz, value jsonb``.
+    A column for the timestamp has a time type, or is a number (microseconds since 1970).
 
     With ``upsert_on`` (columns with a unique index), a row replaces the one with the same values there,
     so the table holds the newest row of each.
 
-    The rows of a shard and its epoch are one transaction: the table ``millwheel_epochs`` says which epoch of
-    each shard is in. An epoch that is written again changes nothing. The rows of an epoch's shards appear
-    one shard after the other, and before the epoch is committed. A server that goes away is waited for, for
+    The rows of a shard and its epoch are one transaction: the table ``millwheel_epochs`` has the last epoch
+    of each shard. An epoch that is written again changes nothing. The rows of an epoch's shards appear
+    one shard after the other, and before the epoch is committed. An unavailable server is waited for, for
     ``patience`` seconds, before the task fails.
     """
 
@@ -72,7 +73,7 @@ class Postgres(Sink):
         strange = [name for name in self._upsert_on if name not in self._columns]
         if strange:
             raise MillWheelError(
-                f"Postgres: upsert_on names {', '.join(strange)}, which is none of the columns"
+                f"Postgres: upsert_on names {', '.join(strange)}, which is not one of the columns"
             )
 
     def __repr__(self) -> str:
@@ -92,7 +93,7 @@ class Postgres(Sink):
             types = dict(cursor.fetchall())
         if not types:
             raise MillWheelError(
-                f"there is no table {self._table!r} in {without_secrets(self._url)}: make it"
+                f"there is no table {self._table!r} in {without_secrets(self._url)}: create it"
             )
         missing = [name for name in self._columns if name not in types]
         if missing:
@@ -117,7 +118,7 @@ class Postgres(Sink):
             try:
                 return self._insert(epoch, shard, rows)
             except _Unreachable as error:
-                # The transaction may have been committed all the same: its marker will tell.
+                # The transaction may have been committed nevertheless: its marker shows it.
                 if time.monotonic() + wait > end:
                     raise MillWheelError(str(error)) from None
                 time.sleep(wait)
@@ -127,7 +128,7 @@ class Postgres(Sink):
         with self._transaction() as cursor:
             cursor.execute(_MARK, (self._origin, self._table, shard, epoch))
             if cursor.rowcount == 0:
-                return  # a former attempt was committed
+                return  # an earlier attempt was committed
             if not self._upsert_on:
                 self._copy(cursor, _quoted(self._table), rows)
                 return
@@ -164,12 +165,12 @@ class Postgres(Sink):
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """A cursor in a transaction, on this process's connection; no message tells the password."""
-        psycopg = _import()
-        connection = _connections.get(self._url)
+        """A cursor in a transaction on this process's connection; hides the password."""
+        psycopg = import_extra("Postgres needs", "postgres", "psycopg")
+        connection = connections.get(self._url)
         try:
             if connection is None or connection.closed:
-                connection = _connections[self._url] = psycopg.connect(self._url, connect_timeout=10)
+                connection = connections[self._url] = psycopg.connect(self._url, connect_timeout=10)
             with connection.transaction(), connection.cursor() as cursor:
                 yield cursor
         except psycopg.Error as error:
@@ -181,18 +182,18 @@ class Postgres(Sink):
 
 
 class _Unreachable(MillWheelError):
-    """The server is not there, or went away: it may come back."""
+    """The server is unavailable, and may come back."""
 
 
-_connections: dict[str, Any] = {}
+connections: dict[str, Any] = {}
 
 
 def _convert(column: str, kind: str) -> Convert:
-    """How a column is filled from a record."""
+    """The function that fills a column from a record."""
     if column == "key":
         return lambda record: _clean(record.key)
     if column == "timestamp":
-        return (lambda record: _moment(record.timestamp)) if "time" in kind else lambda r: r.timestamp
+        return (lambda record: to_moment(record.timestamp)) if "time" in kind else lambda r: r.timestamp
     in_json = kind in ("json", "jsonb")
     if column == "value":
         return lambda record: _cell(record.value, in_json)
@@ -206,7 +207,7 @@ def _cell(value: Any, in_json: bool) -> Any:
 
 
 def _clean(value: Any) -> Any:
-    """Text as PostgreSQL takes it: what it cannot hold (NUL, half characters) becomes U+FFFD."""
+    """Text for PostgreSQL: NUL and lone surrogates become U+FFFD."""
     if isinstance(value, str):
         return value.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
@@ -216,32 +217,21 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _moment(timestamp: int) -> Any:
-    """A time as PostgreSQL takes it; one that no calendar has is infinite."""
+def to_moment(timestamp: int) -> Any:
+    """A time for PostgreSQL; one outside of its calendar is infinite."""
     try:
         return _UNIX_EPOCH + datetime.timedelta(microseconds=timestamp)
     except OverflowError:
         return "infinity" if timestamp > 0 else "-infinity"
 
 
-_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_UNIX_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def _quoted(name: str) -> str:
-    """A name of a table or a column, with its schema where it has one."""
+    """The quoted name of a table or a column, with its schema if it has one."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
 
 
 def _names(columns: Sequence[str]) -> str:
     return ", ".join(map(_quoted, columns))
-
-
-def _import() -> Any:
-    try:
-        import psycopg
-    except ImportError as error:
-        raise MillWheelError(
-            f"Postgres needs psycopg, which cannot be imported ({error}): "
-            "pip install 'millwheel-spark[postgres]'"
-        ) from error
-    return psycopg

@@ -1,11 +1,11 @@
-"""Records as batches of rows for a data source of Spark.
+"""Records as batches of rows for a Spark data source.
 
     STAGED/0000000012-00000003     the rows of shard 3 in epoch 12, as Parquet, which Spark reads itself
-    STAGED/state                   which epochs are written, and which batch is being written
+    STAGED/state                   the epochs that are written, and the batch that is being written
 
 1. Tasks stage their rows. *Crash*: the epoch is run again, and stages the same.
 2. The epoch is committed in the journal. *Crash*: the next driver finds the rows staged, and does 3.
-3. The state is saved with the batch that is to be written: its number, and its epochs. *Crash*: the next
+3. The state is saved with the batch to be written: its number, and its epochs. *Crash*: the next
    driver writes the same rows under the same number.
 4. Spark writes the batch. *Crash*: it is written again, as in 3.
 5. The state is saved: the batch is written. Its rows are dropped. *Crash*: the next driver does that.
@@ -25,28 +25,29 @@ from millwheel.model.record import Record
 from millwheel.model.sink import Sink
 from millwheel.sinks.arrow_rows import DATE, ArrowRows
 from millwheel.sinks.delta import check_columns, columns
-from millwheel.sinks.staging import Later, Staging
+from millwheel.sinks.schedule import Schedule
+from millwheel.sinks.staging import Staging
 from millwheel.sinks.table_publisher import EVERY, ROWS
 
 Write = Callable[[Any, int], object]
-_ROW_BYTES = 16  # of a staged row, packed, at the least
+_ROW_BYTES = 16  # the least size of a staged row, compressed
 
 
 class SparkTable(Sink):
-    """Writes records with Spark, for what has no sink of its own: any data source that Spark has.
+    """Writes records with any Spark data source, for systems without a sink here.
 
-    ``to`` is a function of a DataFrame and the number of its batch, as that of ``foreachBatch``, which runs
-    in the driver; or the name of a table, or a path (with a ``/``), which rows are appended to in ``format``
+    ``to`` is a function of a DataFrame and the number of its batch, like that of ``foreachBatch``, which runs
+    in the driver; or the name of a table, or a path (with a ``/``), to which rows are appended in ``format``
     with ``options``. The columns are ``key``, ``timestamp``, and ``value`` as JSON text, or with ``schema``
     (names of fields to types of Arrow, or a `pyarrow.Schema`) the fields of values that are dicts.
 
-    At least once: after a crash the last batch comes again, with the same number and the same rows. A
-    function that writes a batch under its number, in the place of one that is there, makes that exactly
+    At least once: after a crash the last batch is written again, with the same number and the same rows. A
+    function that replaces an existing batch of the same number makes that exactly
     once; so does ``format="delta"``, by its application transactions.
 
     Rows of committed epochs are a batch every ``every`` seconds (0: with each epoch), after ``rows`` rows,
-    and at the end. ``staging`` is a folder that driver and workers share. ``name`` tells sinks apart that
-    have the same ``to``; it stays the same from run to run.
+    and at the end. ``staging`` is a folder that driver and workers share. ``name`` distinguishes sinks with
+    the same ``to``; it must not change between runs.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class SparkTable(Sink):
         return f"SparkTable({self._name!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: where it stages rows."""
+        """The attributes that a task needs: the staging."""
         return {**self.__dict__, "_spark": None, "_write": None, "_save": None, "_publisher": None}
 
     def open(self) -> None:
@@ -99,8 +100,8 @@ class SparkTable(Sink):
         if other is not self:
             raise MillWheelError(f"there are two sinks {self!r}: give each one a name=")
         write = self._write or (lambda frame, batch: self._save(frame, batch, origin))
-        self._publisher = SparkPublisher(self._spark, write, self._staging, self._every, self._limit)
-        self._publisher.begin(epoch)
+        self._publisher = SparkPublisher(self._spark, write, self._staging)
+        self._publisher.begin(epoch, self._every, self._limit)
 
     def write(self, epoch: int, shard: int, records: Sequence[Record]) -> None:
         if records:
@@ -108,16 +109,16 @@ class SparkTable(Sink):
 
     def commit(self, epoch: int) -> None:
         if self._publisher is not None:
-            self._publisher.commit(epoch)
+            self._publisher.schedule.commit(epoch)
 
     def close(self) -> None:
         if self._publisher is not None:
             _begun.pop(self._staging.folder, None)
-            self._publisher.close()
+            self._publisher.schedule.close()
 
 
 _begun: WeakValueDictionary[Path, SparkTable] = WeakValueDictionary()
-"""The sinks that write, by where they stage: what two of them staged in one place would be mixed."""
+"""The sinks by staging folder: two in one folder would mix their rows."""
 
 
 class Save:
@@ -141,53 +142,24 @@ class Save:
 
 
 class SparkPublisher:
-    """Hands batches of committed epochs to Spark, in the driver; a batch that was begun is finished first."""
+    """Passes batches of committed epochs to Spark; finishes a begun batch first."""
 
-    def __init__(self, spark: Any, write: Write, staging: Staging, every: float, rows: int) -> None:
+    def __init__(self, spark: Any, write: Write, staging: Staging) -> None:
         self._spark = spark
         self._write = write
         self._staging = staging
-        self._rows = rows
-        self._later = Later(every, self._publish_later)
-        self._committed = 0
+        self.schedule = Schedule(self._publish)
         self._state: dict[str, Any] = {}
-        self._open = False
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, every: float, rows: int) -> None:
         """Take over from the last driver, and finish the batch that it began."""
-        with self._later.lock, self._staging.writing():
+        with self.schedule.begin(self._staging, epoch, every, rows * _ROW_BYTES):
             self._state = {"batch": 0, "through": 0, "pending": None, **self._staging.take()}
-            self._committed, self._open = epoch, True
-            self._publish()
-
-    def commit(self, epoch: int) -> None:
-        """Write what an epoch has staged, soon. Where that fails, it stays staged."""
-        with self._later.lock, self._staging.writing():
-            if epoch <= self._committed:
-                return
-            self._committed = epoch
-            if self._later.seconds <= 0 or self._staging.size() >= self._rows * _ROW_BYTES:
-                self._later.cancel()
-                self._publish()
-            else:
-                self._later.ask()
-
-    def close(self) -> None:
-        """Write all that is committed."""
-        with self._later.lock, self._staging.writing():
-            self._later.cancel()
-            if self._open:
-                self._open = False
-                self._publish()
-
-    def _publish_later(self) -> None:
-        with self._staging.writing():
-            self._publish()
 
     def _publish(self) -> None:
         self._finish()
-        if self._staging.batches(self._state["through"], self._committed):
-            self._change(batch=self._state["batch"] + 1, pending=self._committed)
+        if self._staging.batches(self._state["through"], self.schedule.committed):
+            self._change(batch=self._state["batch"] + 1, pending=self.schedule.committed)
             self._finish()
 
     def _finish(self) -> None:

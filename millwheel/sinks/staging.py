@@ -1,9 +1,9 @@
-"""Where tasks leave what they wrote until the driver publishes it: a hidden folder of a sink's folder.
+"""Staging: a hidden folder for batches until the driver publishes them.
 
-    .staged/0000000012-00000003     what shard 3 wrote in epoch 12, whole or not there
-    .staged/state                   what was published, replaced as a whole
+    .staged/0000000012-00000003     the output of shard 3 in epoch 12, complete or absent
+    .staged/state                   the published state, replaced atomically
 
-What an epoch that is not committed has left is written again when the epoch is run again.
+Batches of an epoch that is not committed are written again when the epoch is run again.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from millwheel.disk import sync_folder, write_all
 from millwheel.errors import FencedError, MillWheelError
 
 logger = logging.getLogger("millwheel")
 
 
 class Staged(NamedTuple):
-    """What one shard wrote in one epoch."""
+    """The output of one shard in one epoch."""
 
     epoch: int
     shard: int
     path: Path
 
     def read(self) -> bytes:
-        """Return what was written."""
+        """Return its content."""
         return self.path.read_bytes()
 
     @property
@@ -43,7 +43,7 @@ class Staged(NamedTuple):
 
 
 class Staging:
-    """Durable batches by (epoch, shard). Tasks put them; the driver alone reads and drops them."""
+    """Durable batches by (epoch, shard): tasks put, the driver reads and drops."""
 
     def __init__(self, folder: Path, sink: str = "the sink") -> None:
         self.folder = folder
@@ -53,12 +53,12 @@ class Staging:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Names the sink, its folder and what to do where the folder cannot be written."""
+        """Adds the sink, its folder and the fix to errors of writing."""
         try:
             yield
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            advice = "make room on its disk" if full else "see that it is there and may be written"
+            advice = "free some space on its disk" if full else "check that it exists and is writable"
             reason = error.strerror or error
             raise MillWheelError(
                 f"{self._sink}: the sink's folder {self.folder} cannot be written ({reason}): {advice}, "
@@ -66,15 +66,15 @@ class Staging:
             ) from error
 
     def open(self) -> None:
-        """Makes the folder, or says that it cannot be written."""
+        """Makes the folder; raises if it is not writable."""
         with self.writing():
             self._place.mkdir(parents=True, exist_ok=True)
             probe = self._place / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
 
-    def put(self, epoch: int, shard: int, data: bytes) -> None:
-        """Leaves a batch; one that a former attempt left is replaced by the same."""
+    def put(self, epoch: int, shard: int, data: bytes | Iterable[bytes]) -> None:
+        """Puts a batch, whole or in pieces; that of an earlier attempt is overwritten."""
         with self.writing():
             write_whole(self._place / f"{epoch:010d}-{shard:08d}", data)
 
@@ -83,7 +83,7 @@ class Staging:
         return sorted(item for item in self._all() if after < item.epoch <= through)
 
     def size(self) -> int:
-        """Return how many bytes are staged."""
+        """Return the staged bytes."""
         return sum(item.size for item in self._all())
 
     def drop(self, through: int | None = None) -> None:
@@ -99,7 +99,7 @@ class Staging:
                 yield Staged(int(epoch), int(shard), Path(entry.path))
 
     def state(self) -> dict[str, Any]:
-        """What was saved last; nothing at first."""
+        """The last saved state; empty at first."""
         try:
             found: dict[str, Any] = json.loads((self._place / "state").read_bytes())
         except FileNotFoundError:
@@ -107,7 +107,7 @@ class Staging:
         return found
 
     def take(self) -> dict[str, Any]:
-        """Makes this driver the only one that may save; gives what the last one saved."""
+        """Makes this driver the only one that may save; returns the last saved state."""
         self.sweep()
         state = self.state()
         self._owner = uuid.uuid4().hex
@@ -115,22 +115,22 @@ class Staging:
         return state
 
     def sweep(self) -> None:
-        """Removes what writers that were killed have left half written."""
+        """Removes half-written files of killed writers."""
         for entry in list(os.scandir(self._place)):
             if entry.name.startswith("."):
                 Path(entry.path).unlink(missing_ok=True)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replaces the state, durably; a driver that was taken over is refused."""
+        """Replaces the state, durably; refuses a driver that was taken over."""
         if self.state().get("owner") != self._owner:
             raise FencedError(f"another driver writes to {self.folder} now: this one stops")
         write_whole(self._place / "state", json.dumps({**state, "owner": self._owner}).encode())
 
 
 class Later:
-    """Calls a function once, some time after it was asked to, however often it was asked.
+    """Calls a function once, some time after the first request.
 
-    The function runs with `lock` held, which its caller takes for what must not run beside it.
+    The function runs with `lock` held, which callers take for work that must not run concurrently.
     """
 
     def __init__(self, seconds: float, function: Callable[[], None]) -> None:
@@ -140,7 +140,7 @@ class Later:
         self.lock = threading.RLock()
 
     def ask(self) -> None:
-        """Has the function called, unless a call is under way."""
+        """Requests a call, unless one is pending."""
         with self.lock:
             if self._timer is None:
                 self._timer = threading.Timer(self.seconds, self._run)
@@ -148,7 +148,7 @@ class Later:
                 self._timer.start()
 
     def cancel(self) -> None:
-        """Forgets a call that has not begun."""
+        """Cancels a call that has not begun."""
         with self.lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -166,17 +166,18 @@ class Later:
             except MillWheelError as error:
                 logger.warning("a sink could not publish, and will try again: %s", error)
                 self.ask()
-            except Exception:  # nothing is lost: what was not published is staged
+            except Exception:  # nothing is lost: it stays staged
                 logger.warning("a sink could not publish, and will try again", exc_info=True)
                 self.ask()
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that appears whole, durably, or not at all."""
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Writes a file atomically and durably."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb", buffering=0) as file:
-            write_all(file, data)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                write_all(file, piece)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError:
@@ -184,19 +185,3 @@ def write_whole(path: Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def write_all(file: FileIO, data: bytes) -> None:
-    """Writes all of it past any buffer: after a full disk nothing is left that is written later."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -1,15 +1,15 @@
-"""One commit of a lakehouse table for all rows that committed epochs have staged.
+"""One commit of a lakehouse table for the staged rows of committed epochs.
 
 Invariant: the table's marker, which changes in the same commit as its rows, is the last epoch whose rows are
 in it, and all rows of the epochs up to it are. So a driver that was killed anywhere leaves nothing to undo,
 and two drivers that publish at once cannot both succeed with the same epoch:
 
 1. Tasks stage their rows under (epoch, shard). *Crash*: the epoch is run again, and stages the same.
-2. The epoch is committed in the journal. *Crash*: the next driver finds the rows staged, and goes on with 3.
-3. The driver reads the marker, and commits the rows of later epochs with a new marker. *Crash before*: files
-   that no commit names are left, which nobody reads; the next driver begins at 3. *Another commit came
-   between*: begin at 3. *The answer is lost*: begin at 3, where the marker has it.
-4. What is staged up to the marker is dropped. *Crash*: the next driver drops it.
+2. The epoch is committed in the journal. *Crash*: the next driver finds the rows staged, and continues with
+3. 3. The driver reads the marker, and commits the rows of later epochs with a new marker. *Crash before*:
+   unreferenced files are left, which are never read; the next driver begins at 3. *Another commit came
+   between*: begin at 3. *The answer is lost*: begin at 3, where the marker shows it.
+4. Staged rows up to the marker are dropped. *Crash*: the next driver drops them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import Any, NamedTuple, Protocol
 from millwheel.errors import MillWheelError
 from millwheel.sinks.arrow_rows import decode
 from millwheel.sinks.object_staging import ObjectStaging
-from millwheel.sinks.staging import Later, Staging
+from millwheel.sinks.schedule import Schedule
+from millwheel.sinks.staging import Staging
 
 logger = logging.getLogger("millwheel")
 
-EVERY = 30.0  # seconds between commits: a commit for each epoch would be a file for each, and slow to list
-ROWS = 1_000_000  # that are not kept back any longer; the driver has as many in memory
-COMPACT_AFTER = 50  # commits, and so files of a partition, that a compaction makes one of
-_ROW_BYTES = 64  # of a staged row, at the least
-_ATTEMPTS = 20  # at a commit: as many other writers would have to come first each time
+EVERY = 30.0  # seconds between commits: one for each epoch would make many small files
+ROWS = 1_000_000  # after which a commit is made; the driver has this many in memory
+COMPACT_AFTER = 50  # commits, and so files of a partition, between compactions
+_ROW_BYTES = 64  # the least size of a staged row
+_ATTEMPTS = 20  # at a commit: this many other writers would have to be first
 
 
 class Table(Protocol):
@@ -39,14 +40,14 @@ class Table(Protocol):
         """Return the last epoch of a store whose rows are in the table; 0: none."""
 
     def add(self, rows: Any, origin: str, epoch: int) -> bool:
-        """Commit rows and the marker at once; False: another commit came first, or may have been this one."""
+        """Commit rows and the marker; False: another came first, or it is unknown."""
 
     def compact(self) -> None:
-        """Make few files of many; what it does while others write, it may give up."""
+        """Compact files; may give up while others write."""
 
 
 class Batch(Protocol):
-    """What one shard wrote in one epoch."""
+    """The output of one shard in one epoch."""
 
     @property
     def epoch(self) -> int: ...
@@ -66,69 +67,42 @@ class Options(NamedTuple):
 
 
 class TablePublisher:
-    """Publishes to one table, in the driver, for all sinks of the pipeline that write it."""
+    """Publishes to one table, in the driver, for all sinks that write it."""
 
     def __init__(self, sink: str, table: Table, staging: Staging | ObjectStaging) -> None:
         self._sink = sink
         self._table = table
         self._staging = staging
-        self._later = Later(EVERY, self._publish_later)
+        self.schedule = Schedule(self._publish)
         self._options = Options()
         self._origin = ""
-        self._committed = 0
         self._commits = 0
 
     def begin(self, origin: str, epoch: int, options: Options) -> None:
-        """Publish what the last driver left of committed epochs."""
-        with self._later.lock, self._staging.writing():
+        """Publish committed epochs that the last driver left staged."""
+        with self.schedule.begin(self._staging, epoch, options.every, options.rows * _ROW_BYTES):
             self._options = options
-            self._later.seconds = options.every
-            self._origin, self._committed = origin, epoch
+            self._origin = origin
             self._staging.open()
             self._staging.sweep()
-            self._publish()
-
-    def commit(self, epoch: int) -> None:
-        """Publish what an epoch has staged, soon. Where that fails, it stays staged."""
-        with self._later.lock, self._staging.writing():
-            if epoch <= self._committed:
-                return
-            self._committed = epoch
-            if self._later.seconds <= 0 or self._staging.size() >= self._options.rows * _ROW_BYTES:
-                self._later.cancel()
-                self._publish()
-            else:
-                self._later.ask()
-
-    def close(self) -> None:
-        """Publish all that is committed."""
-        with self._later.lock, self._staging.writing():
-            self._later.cancel()
-            if self._origin:
-                self._publish()
-                self._origin = ""
-
-    def _publish_later(self) -> None:
-        with self._staging.writing():
-            self._publish()
 
     def _publish(self) -> None:
-        staged: Sequence[Batch] = self._staging.batches(0, self._committed)
+        staged: Sequence[Batch] = self._staging.batches(0, self.schedule.committed)
         if not staged:
             return
         marker = self._table.marker(self._origin)
         for group in self._groups([item for item in staged if item.epoch > marker]):
             self._add(group)
-        self._staging.drop(self._committed)
+        self._staging.drop(self.schedule.committed)
         if self._options.compact_after and self._commits >= self._options.compact_after:
             self._commits = 0
             try:
                 self._table.compact()
-            except MillWheelError as error:  # the rows are in; the next one tries again
-                logger.warning("%s: many small files are left: %s", self._sink, error)
+            except MillWheelError as error:  # the rows are committed; the next compaction retries
+                logger.warning("%s: small files were not compacted: %s", self._sink, error)
 
     def _groups(self, staged: list[Batch]) -> Iterator[list[Batch]]:
-        """Cut batches into groups of whole epochs, each of which fits into memory."""
+        """Group batches into whole epochs that fit into memory."""
         group: list[Batch] = []
         size = 0
         for item in staged:
@@ -148,7 +122,7 @@ class TablePublisher:
                 self._commits += 1
                 return
             marker = self._table.marker(self._origin)
-            if marker >= epoch:  # the commit was there though its answer was lost, or another driver did it
+            if marker >= epoch:  # the commit succeeded though its answer was lost, or another driver made it
                 return
             if marker >= group[0].epoch:
                 rows = decode(item.read() for item in group if item.epoch > marker)
@@ -161,17 +135,17 @@ _publishers: dict[str, TablePublisher] = {}
 
 
 def begin(name: str, publisher: TablePublisher, origin: str, epoch: int, options: Options) -> None:
-    """Make a publisher this process's only one of a table: the sinks of several streams may share it."""
+    """Register a table's only publisher of this process, shared by its sinks."""
     _publishers[name] = publisher
     publisher.begin(origin, epoch, options)
 
 
 def commit(name: str, epoch: int) -> None:
-    """Publish what an epoch has staged for a table, soon."""
-    _publishers[name].commit(epoch)
+    """Schedule the publication of an epoch's rows for a table."""
+    _publishers[name].schedule.commit(epoch)
 
 
 def close(name: str) -> None:
-    """Publish all that is committed; a table that was never begun has nothing."""
+    """Publish all that is committed, if it was begun."""
     if name in _publishers:
-        _publishers[name].close()
+        _publishers[name].schedule.close()

@@ -1,1 +1,1 @@
-"""The one place that knows Spark: the session, and the jobs that carry epochs."""
+"""The only package that uses Spark: the session, and the jobs of epochs."""

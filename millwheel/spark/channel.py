@@ -1,4 +1,4 @@
-"""A connection between the driver and its resident task: messages of bytes, after mutual authentication."""
+"""A connection between the driver and its resident task, with authentication."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Address = str | tuple[str, int]
 """The path of a Unix socket, or a host and a port."""
 
 _NONCE = 32  # bytes
-_HANDSHAKE = 2.0  # seconds for each side of it: whoever has no secret does not keep the driver waiting
-_CHECK_EVERY = 0.05  # seconds between checks whether somebody is still to come
-_KEEPALIVE = 10  # seconds of silence after which TCP asks whether the other machine is there
+_HANDSHAKE = 2.0  # seconds for each side of it, so that a stranger cannot block the driver
+_CHECK_EVERY = 0.05  # seconds between checks whether to continue waiting
+_KEEPALIVE = 10  # seconds of silence before a TCP keepalive
 _HEAD = struct.Struct("!BI")
 _LENGTH = struct.Struct("!Q")
 
@@ -36,12 +36,12 @@ class Channel:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
 
     def send(self, kind: int, parts: Sequence[bytes] = ()) -> None:
-        """Sends a message; raises `OSError` where the other end is gone."""
+        """Sends a message; raises `OSError` if the other end is closed."""
         lengths = b"".join(_LENGTH.pack(len(part)) for part in parts)
         self._socket.sendall(b"".join([_HEAD.pack(kind, len(parts)), lengths, *parts]))
 
     def receive(self, timeout: float | None = None) -> tuple[int, list[bytes]]:
-        """The next message. `TimeoutError`: none has begun; `ConnectionError`: the other end is gone."""
+        """The next message; `TimeoutError`: none began, `ConnectionError`: closed."""
         self._socket.settimeout(timeout)
         first = self._socket.recv(1)
         self._socket.settimeout(None)
@@ -63,7 +63,7 @@ class Channel:
         return bytes(taken)
 
     def authenticate(self, secret: bytes, *, driver: bool) -> None:
-        """Checks that the other end has the secret, and shows that this one has it."""
+        """Checks that the other end has the secret, and proves that this one has it."""
         self._socket.settimeout(_HANDSHAKE)
         mine = os.urandom(_NONCE)
         self._socket.sendall(mine)
@@ -80,7 +80,7 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         self.shut()
         self._socket.close()
 
@@ -90,10 +90,10 @@ def _proof(secret: bytes, name: bytes, own: bytes, other: bytes) -> bytes:
 
 
 class Listener:
-    """Waits for one connection by somebody who has the secret."""
+    """Waits for one connection of a peer with the secret."""
 
     def __init__(self, host: str | None = None, port: int = 0, bind: str | None = None) -> None:
-        """On a host's interface; without one, on a Unix socket in a folder of this user alone."""
+        """On a host's interface; without one, on a Unix socket in a private folder."""
         self.secret = os.urandom(_NONCE)
         self._folder: Path | None = None
         if host is None:
@@ -108,7 +108,7 @@ class Listener:
         self._socket.listen()
 
     def accept(self, seconds: float, wanted: Callable[[], bool]) -> Channel | None:
-        """The connection, and listens no more; None: nobody came in time, or it is not wanted any more."""
+        """The connection, after which it stops listening; None: timeout, or not wanted."""
         give_up = time.monotonic() + seconds
         try:
             self._socket.settimeout(_CHECK_EVERY)
@@ -129,14 +129,14 @@ class Listener:
             self.close()
 
     def close(self) -> None:
-        """Listens no more."""
+        """Stops listening."""
         self._socket.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def connect(address: Address, secret: bytes, seconds: float) -> Channel:
-    """The task's end of a connection; raises `OSError` where nobody listens any more."""
+    """The task's end of a connection; `OSError` if the driver is not listening."""
     if isinstance(address, str):
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(seconds)

@@ -1,7 +1,7 @@
-"""A cluster made ready: the code on its way, every executor asked whether it can run it.
+"""Prepares a cluster: sends the code, and checks that every executor can run it.
 
-What would otherwise end the first epoch with a traceback from another machine is found at start-up: a
-package that an executor lacks, a Python of another version, a store that an executor cannot see.
+Problems that would end the first epoch with a traceback from another machine are found at the start: a
+package that an executor lacks, another version of Python, a store that an executor cannot reach.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ logger = logging.getLogger("millwheel")
 
 _KNOCK = "millwheel-knocks"
 _PATIENCE = 120.0  # seconds for the first executor: a cluster may have to start a machine for it
-_ROUNDS = 5  # of asking until every executor has answered; a busy one gets no task at first
+_ROUNDS = 5  # of probing until every executor has answered; a busy one gets no task at first
 _CLIENTS = {"postgres": "psycopg"} | dict.fromkeys(("s3", "gs", "az", "abfs"), "obstore")
-_PACKAGES = ("lmdb", "msgpack", "msgspec", "numpy", "orjson", "xxhash")  # what a worker imports
+PACKAGES = ("lmdb", "msgpack", "msgspec", "numpy", "orjson", "xxhash")  # imported by a worker
 
 _sent: set[tuple[str, str]] = set()
 
 
 def is_local(context: SparkContext) -> bool:
-    """Whether the executor is the driver's own process, with its disk and its modules."""
+    """Whether the executor is the driver's own process, with its disk and modules."""
     master = str(context.master)
     return master == "local" or master.startswith("local[")
 
 
 def make_ready(context: SparkContext, where: str | os.PathLike[str]) -> None:
-    """Ships the code, and asks the executors whether they can run it with a store; not for a local Spark."""
+    """Sends the code, and probes the executors with a store; not for a local Spark."""
     if is_local(context):
         return
     _await_executors(context)
     _send(context)
     scheme = os.fspath(where).partition("://")[0]
-    wanted = [*_PACKAGES, *(package for begin, package in _CLIENTS.items() if scheme.startswith(begin))]
+    wanted = [*PACKAGES, *(package for begin, package in _CLIENTS.items() if scheme.startswith(begin))]
     for answer in _ask(context, probe.Question(packages=tuple(wanted))):
         if _minor(answer.pyspark) != _minor(pyspark.__version__):
             raise EngineError(
@@ -72,7 +72,7 @@ def make_ready(context: SparkContext, where: str | os.PathLike[str]) -> None:
 
 
 def check_store(context: SparkContext, store: Store) -> None:
-    """Refuses a store on the driver's disk where an executor does not have that disk."""
+    """Refuses a store on the driver's disk if an executor does not have that disk."""
     if is_local(context) or not isinstance(store, LmdbStore):
         return
     token = uuid.uuid4().hex
@@ -100,9 +100,9 @@ def check_store(context: SparkContext, store: Store) -> None:
 
 
 def _await_executors(context: SparkContext) -> None:
-    """Waits for the first executor: without one, a job would wait for ever and say nothing.
+    """Waits for the first executor: without one, a job would wait forever, silently.
 
-    There is a job all the same, as with dynamic allocation no executor comes before there is work.
+    It submits a job, as with dynamic allocation no executor starts before there is work.
     """
     if _executors(context):
         return
@@ -112,7 +112,7 @@ def _await_executors(context: SparkContext) -> None:
         if time.monotonic() > end:
             context.cancelJobGroup(_KNOCK)
             raise EngineError(
-                f"no executor of {context.master} has come within {_PATIENCE:.0f} seconds: are its "
+                f"no executor of {context.master} has registered within {_PATIENCE:.0f} seconds: are its "
                 "workers running, has it cores and memory left (spark.executor.cores, spark.executor.memory),"
                 " and can they reach this machine (SPARK_LOCAL_IP, spark.driver.host)?"
             )
@@ -123,19 +123,19 @@ def _knock(context: SparkContext) -> None:
     try:
         context.setJobGroup(_KNOCK, "waits for executors")
         context.parallelize([0], 1).count()
-    except Exception:  # what is wrong is said by the questions that follow
+    except Exception:  # the probes that follow report the problem
         logger.debug("the first job on %s failed", context.master, exc_info=True)
 
 
 def _executors(context: SparkContext) -> int:
-    """How many have registered, without the driver."""
+    """The number of registered executors, without the driver."""
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def _send(context: SparkContext) -> None:
-    """Ships this package and the user's modules, once for each content."""
+    """Sends this package and the user's modules, once for each content."""
     folder = Path(tempfile.mkdtemp(prefix="millwheel-modules-"))
-    # Spark hands the file out to executors that come later, so it stays as long as the driver.
+    # Spark serves the file to later executors, so it stays as long as the driver.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     packed = pack_modules(folder)
     place = (context.applicationId, packed.name)
@@ -153,7 +153,7 @@ def _requirement(name: str) -> str:
 
 
 def _ask(context: SparkContext, question: probe.Question) -> list[probe.Answer]:
-    """Every executor's answer, as far as each gets a task within some rounds."""
+    """Every executor's answer, if each gets a task within some rounds."""
     answers: dict[str, probe.Answer] = {}
     with _by_value():
         for _ in range(_ROUNDS):
@@ -163,7 +163,7 @@ def _ask(context: SparkContext, question: probe.Question) -> list[probe.Answer]:
             except (Py4JError, PySparkException) as error:
                 raise EngineError(
                     f"the Python workers of {context.master} do not run ({_last_line(error)}): executors "
-                    "need the driver's version of Python and of pyspark; PYSPARK_PYTHON says which Python "
+                    "need the driver's version of Python and of pyspark; PYSPARK_PYTHON names the Python "
                     "they start"
                 ) from error
             answers |= {answer["id"]: probe.Answer(**answer) for answer in found}
@@ -174,7 +174,7 @@ def _ask(context: SparkContext, question: probe.Question) -> list[probe.Answer]:
 
 @contextmanager
 def _by_value() -> Iterator[None]:
-    """An executor answers also where this package cannot be imported."""
+    """Pickles this package by value: an executor may not be able to import it."""
     register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
     try:
         yield
@@ -183,7 +183,7 @@ def _by_value() -> Iterator[None]:
 
 
 def _last_line(error: Exception) -> str:
-    """What a worker's traceback ends with, or the first line of Spark's own message."""
+    """The end of a worker's traceback, or the first line of Spark's own message."""
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith("at ")]  # not Java's own stack
     telling = [line for line in lines if "Error" in line.split(":")[0] or "Cannot run program" in line]

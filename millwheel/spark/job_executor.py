@@ -1,7 +1,7 @@
 """Runs epochs as Spark jobs: one RDD job for each.
 
 A small epoch is one task. A larger one is a stage that injects and a stage for each level, with a
-shuffle before each; Spark sees (slot, bytes) and nothing else.
+shuffle before each; Spark handles (slot, bytes) only.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 
 from millwheel.errors import EngineError, Interrupted, UserCodeError
+from millwheel.master.collection import paused_collection
 from millwheel.model.graph import Graph
 from millwheel.spark.jvm import check_alive
+from millwheel.spark.placement import Addressed, Last, Placement, allows_placement
 from millwheel.spark.shared_memory import Parcels
 from millwheel.spark.tasks import InjectTask, LevelTask, Shipment, WholeTask, ship, slot_of
 from millwheel.store.base import Store
+from millwheel.store.objects.object_store import ObjectStore
 from millwheel.worker.activity import Note, read_notes
 from millwheel.worker.commit import await_commits, weak_levels
 from millwheel.worker.envelope import Frame
@@ -40,7 +43,7 @@ _ATTEMPTS = 3  # at a whole epoch, after Spark's own attempts at its tasks: an e
 
 
 class SparkExecutor:
-    """Carries plans to Spark and frames back."""
+    """Runs plans as Spark jobs, and returns their frames."""
 
     def __init__(
         self, context: SparkContext, graph: Graph, numbers: dict[str, int], store: Store, cache: int = 0
@@ -54,40 +57,47 @@ class SparkExecutor:
         self._weak = weak_levels(graph)
         self._broadcast = context.broadcast(ship(graph, numbers, store.address, cache))
         self._bases: dict[int, RDD[int]] = {}
-        self._parcels = Parcels(context)
-        self.shipment = Shipment(uuid.uuid4().hex, self._broadcast, self._parcels.notes)
+        # LMDB's store is shared by all executors: a slot has its state anywhere.
+        stays = cache > 0 or isinstance(store, ObjectStore)
+        self.placement = Placement(context) if stays and allows_placement(context) else None
+        self.parcels = Parcels(context)
+        self.shipment = Shipment(uuid.uuid4().hex, self._broadcast, self.parcels.notes)
         self._group = f"millwheel-{self.shipment.id}"
         self._grouped: int | None = None
         self._cancelled = False
-        self._cleaner = _Cleaner(context)
+        self.cleaner = _Cleaner(context)
 
     def execute(self, plan: Plan) -> list[Frame]:
-        """Runs one epoch; tries again where Spark gave up, as long as that may help."""
+        """Runs one epoch; retries after Spark gave up, if that may help."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 shipment = replace(self.shipment, careful=True) if attempt > 1 else self.shipment
-                frames = [Frame.from_bytes(data) for data in self._run(plan, shipment)]
+                parcels = self._run(plan, shipment)
+                with paused_collection():
+                    frames = [Frame.from_bytes(data) for data in parcels]
+                if self.placement is not None:
+                    self.placement.count(frames)
                 if any(frame.error for frame in frames) or self._settled(plan):
                     return frames
-                logger.warning("epoch %d: attempt %d: a write that waited is lost", plan.epoch, attempt)
+                logger.warning("epoch %d: attempt %d: a deferred write was lost", plan.epoch, attempt)
             except (Py4JError, PySparkException, ConnectionError) as error:
                 if self._cancelled:
-                    raise Interrupted(f"epoch {plan.epoch} was ended before it was committed") from error
+                    raise Interrupted(f"epoch {plan.epoch} was cancelled before it was committed") from error
                 check_alive(self.context, f"epoch {plan.epoch}", error)
                 self._blame_a_hook(error)
                 if attempt == _ATTEMPTS:
                     raise EngineError(
                         f"epoch {plan.epoch}: Spark gave up after {_ATTEMPTS} attempts: {_reason(error)}\n"
-                        "Nothing is lost: the epoch is journaled, and running again continues it"
+                        "Nothing is lost: the epoch is journaled; run again to continue it"
                     ) from error
                 logger.warning("epoch %d: attempt %d failed: %s", plan.epoch, attempt, _reason(error))
         raise EngineError(
             f"epoch {plan.epoch}: computations with weak productions could not commit in {_ATTEMPTS} "
-            "attempts. Nothing is lost: the epoch is journaled, and running again continues it"
+            "attempts. Nothing is lost: the epoch is journaled; run again to continue it"
         )
 
     def _blame_a_hook(self, error: Exception) -> None:
-        """Raises where a worker died in a hook, which the attempts after the first death have noted."""
+        """Raises if a worker died in a hook, which retries have recorded."""
         for note in self.doing():
             if note.computation is not None and note.exact and not note.alive:
                 raise UserCodeError(
@@ -100,20 +110,20 @@ class SparkExecutor:
                 ) from error
 
     def doing(self) -> list[Note]:
-        """What workers on this machine have in hand."""
-        folder = self._parcels.notes
+        """The activities of workers on this machine."""
+        folder = self.parcels.notes
         return read_notes(None if folder is None else Path(folder))
 
     def cancel(self) -> None:
-        """Ends the epoch that runs: Spark ends a Python worker that does not answer after some seconds."""
+        """Cancels the running epoch; Spark kills a Python worker that does not answer."""
         self._cancelled = True
         try:
             self.context.cancelJobGroup(self._group)
-        except Exception:  # Spark is gone, and with it the epoch
+        except Exception:  # Spark has ended, and with it the epoch
             logger.debug("the epoch could not be cancelled", exc_info=True)
 
     def _settled(self, plan: Plan) -> bool:
-        """Whether the writes of weak levels have come, or come soon."""
+        """Whether the writes of weak levels are done, or will be soon."""
         return await_commits(self._store, plan, self._weak, _LONGEST_WAIT)
 
     def _run(self, plan: Plan, shipment: Shipment) -> list[bytes]:
@@ -123,21 +133,26 @@ class SparkExecutor:
                 self.context.setJobGroup(self._group, self.name)
                 self._grouped = threading.get_ident()
             return self._collect(plan, shipment)
-        # In Spark's own page a job says which epoch it is, and ours says which job an epoch was.
+        # A job of Spark's page has the epoch in its name, and our page has the job of an epoch.
         self._group = f"millwheel-{self.shipment.id}-{plan.epoch}"
         self.context.setJobGroup(self._group, f"{self.name}: epoch {plan.epoch}")
         try:
             return self._collect(plan, shipment)
         finally:
-            with suppress(Py4JError, ConnectionError):  # a Spark that is gone says so by itself
+            with suppress(Py4JError, ConnectionError):  # a Spark that has ended is reported elsewhere
                 jobs = self.context.statusTracker().getJobIdsForGroup(self._group)
                 self.job = max(jobs, default=None)
 
     def _collect(self, plan: Plan, shipment: Shipment) -> list[bytes]:
         data = plan.to_bytes()
+        placement = self.placement
+        if placement is not None and not placement.refresh(plan.slots):
+            placement = None
         if plan.compact or not self._depth:
-            return self._base(1).mapPartitions(WholeTask(shipment, data)).collect()
-        folder = self._parcels.folder(plan.epoch)
+            return self.base_of_one().mapPartitions(WholeTask(shipment, data)).collect()
+        if placement is not None:
+            return self._collect_placed(placement, plan, shipment, data)
+        folder = self.parcels.folder(plan.epoch)
         rdd: RDD[Any] = self._base(plan.tasks or plan.slots)
         if plan.tasks:
             rdd = rdd.mapPartitionsWithIndex(InjectTask(shipment, data, folder))
@@ -149,28 +164,53 @@ class SparkExecutor:
         try:
             return rdd.collect()
         finally:
-            self._cleaner.clean(rdd, folder)
+            self.cleaner.clean(rdd, folder)
+
+    def _collect_placed(
+        self, placement: Placement, plan: Plan, shipment: Shipment, data: bytes
+    ) -> list[bytes]:
+        """Runs a wide epoch with each slot where it ran before."""
+        rdd: RDD[Any] = self._base(plan.tasks) if plan.tasks else placement.base(plan.slots)
+        if plan.tasks:
+            rdd = rdd.mapPartitionsWithIndex(Addressed(InjectTask(shipment, data, None)))
+        senders = plan.tasks
+        for level in range(1, self._depth + 1):
+            if senders:
+                rdd = placement.shuffled(rdd, senders, plan.slots)
+            task = LevelTask(shipment, data, level, level == self._depth, None)
+            rdd = rdd.mapPartitionsWithIndex(Last(task) if task.last else Addressed(task))
+            senders = plan.slots
+        try:
+            return rdd.collect()
+        finally:
+            self.cleaner.clean(rdd, None)
+
+    def base_of_one(self) -> RDD[Any]:
+        """An RDD with one partition, for a task that runs whole epochs."""
+        if self.placement is not None and self.placement.refresh(self.placement.slots or 1):
+            return self.placement.base_of_one()
+        return self._base(1)
 
     def _base(self, partitions: int) -> RDD[int]:
-        """An RDD with so many partitions and next to nothing in them, made once."""
+        """An RDD with this many nearly empty partitions, made once."""
         if partitions not in self._bases:
             self._bases[partitions] = self.context.parallelize(range(partitions), partitions)
         return self._bases[partitions]
 
     def close(self) -> None:
-        """Gives back what Spark holds for this pipeline."""
-        self._cleaner.close()
-        self._parcels.close()
+        """Releases what Spark holds for this pipeline."""
+        self.cleaner.close()
+        self.parcels.close()
         try:
             self._broadcast.destroy()
-        except Exception:  # Spark may be gone already; then so is the broadcast
+        except Exception:  # Spark may have ended already, and with it the broadcast
             logger.debug("the broadcast of a topology could not be destroyed", exc_info=True)
 
 
 class _Cleaner:
-    """Drops the shuffle files and the frames of finished epochs, beside the epochs and not within them.
+    """Drops shuffle files and frames of finished epochs, in the background.
 
-    Spark would keep its own until the JVM of the driver collects garbage, every half hour by default.
+    Spark would keep its own until the driver's JVM collects garbage, every half hour by default.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -180,7 +220,7 @@ class _Cleaner:
         self._thread.start()
 
     def clean(self, rdd: RDD[Any], folder: str | None) -> None:
-        """Drops the shuffles that an RDD was made of, and a folder of frames, soon."""
+        """Schedules the removal of an RDD's shuffles, and of a folder of frames."""
         self._queue.put((rdd, folder))
 
     def close(self) -> None:
@@ -213,13 +253,13 @@ class _Cleaner:
 
 
 def _times(error: Exception) -> str:
-    """How often Spark has tried a task, where its message says so."""
+    """How often Spark has tried a task, if its message has it."""
     found = re.search(r"failed (\d+) times", str(error))
     return f"{found[1]} times" if found else "again and again"
 
 
 def _reason(error: Exception) -> str:
-    """What a worker's traceback ends with where there is one, else the first line of Spark's message."""
+    """The end of a worker's traceback if there is one, else Spark's first line."""
     text = str(error)
     _, mark, trace = text.rpartition("Traceback (most recent call last):")
     lines = [line for line in (trace if mark else text).splitlines() if line.strip()]

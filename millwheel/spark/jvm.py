@@ -1,4 +1,4 @@
-"""The JVM that this process starts for Spark, and what it writes to stderr."""
+"""The JVM that this process starts for Spark, and its stderr."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _HARMLESS = (
     b"WARNING: sun.misc.Unsafe::",
     b"WARNING: Please consider reporting this to the maintainers",
 )
-"""Lines that say nothing to the user of a pipeline. They come while the JVM starts, or never."""
+"""Lines that are useless to a user. They appear while the JVM starts, or never."""
 
 
 def launch(conf: SparkConf) -> None:
     """Starts a JVM for this process's SparkContext.
 
-    Its stderr comes through this process, which leaves out what every start says. What the JVM writes when
-    this process has ended is not seen: tracebacks of Python workers whose JVM is gone, for the most part.
+    Its stderr passes through this process, which filters what every start prints. What the JVM writes after
+    this process has ended is not shown: mostly tracebacks of Python workers whose JVM has ended.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -53,7 +53,7 @@ def launch(conf: SparkConf) -> None:
 
 
 class _Stderr:
-    """Copies a pipe to stderr: line by line while the JVM starts, then as it comes."""
+    """Copies a pipe to stderr: line by line while the JVM starts, then unfiltered."""
 
     def __init__(self, reader: int) -> None:
         self._reader = reader
@@ -62,11 +62,11 @@ class _Stderr:
         self._thread.start()
 
     def started(self) -> None:
-        """From now on everything is shown."""
+        """Ends the filtering."""
         self._starting = False
 
     def fail(self) -> None:
-        """Waits until everything is shown that the JVM had to say."""
+        """Waits until all of the JVM's output is shown."""
         self._thread.join(2.0)
 
     def _run(self) -> None:
@@ -93,30 +93,49 @@ _FAREWELL = 2.0  # seconds that a JVM may take to end after its connection broke
 
 
 def check_alive(context: SparkContext, what: str, error: Exception) -> None:
-    """Raises where the JVM is gone: nothing can be tried again in this process."""
+    """Raises if the JVM has ended: nothing can be retried in this process."""
     gateway: Any = context._gateway
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     broken = isinstance(error, ConnectionError | Py4JNetworkError)
     if not broken and _stopped(context):
         raise EngineGone(
             f"{what}: Spark was stopped while the pipeline ran.\n"
-            "Nothing is lost: the epoch is journaled, and running again continues it"
+            "Nothing is lost: the epoch is journaled; run again to continue it"
         ) from error
     if process is None:
         if not broken:
             return
-        how = "it does not answer any more"
+        how: str | None = "it no longer answers"
     else:
-        try:
-            status = process.wait(_FAREWELL if broken else 0.05)
-        except subprocess.TimeoutExpired:
-            return
-        how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"its status is {status}"
-    raise EngineGone(
-        f"{what}: Spark's JVM has ended ({how}). The kernel ends a process so when memory is short (see "
-        "dmesg): spark.driver.memory limits the JVM's.\n"
-        "Nothing is lost: the epoch is journaled, and running again continues it"
-    ) from error
+        how = _end_of(process, _FAREWELL if broken else 0.05)
+    if how is not None:
+        raise EngineGone(
+            f"{what}: Spark's JVM has ended ({how}). {_MEMORY}\n"
+            "Nothing is lost: the epoch is journaled; run again to continue it"
+        ) from error
+
+
+def check_before_epochs(context: SparkContext, what: str, error: BaseException | None = None) -> None:
+    """Raises if the JVM that this process has started has ended, before there was an epoch."""
+    process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
+    broken = isinstance(error, ConnectionError | Py4JNetworkError)
+    how = _end_of(process, _FAREWELL if broken else 0.0) if process is not None else None
+    if how is not None:
+        raise EngineGone(
+            f"{what}: Spark's JVM has ended ({how}). {_MEMORY}\nNothing is lost: run again"
+        ) from error
+
+
+_MEMORY = "The kernel kills processes when memory is short (see dmesg): spark.driver.memory limits the JVM's."
+
+
+def _end_of(process: subprocess.Popen[bytes], seconds: float) -> str | None:
+    """How a process has ended; None: it has not, within some seconds."""
+    try:
+        status = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    return f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"its status is {status}"
 
 
 def _stopped(context: SparkContext) -> bool:
@@ -124,12 +143,12 @@ def _stopped(context: SparkContext) -> bool:
     jvm: Any = context._jsc
     try:
         return jvm is None or bool(jvm.sc().isStopped())
-    except Exception:  # it ends at this moment
+    except Exception:  # it is ending
         return True
 
 
 def forget_the_dead() -> None:
-    """Lets this process start another Spark where the JVM of the last one is gone."""
+    """Lets this process start another Spark after the last one's JVM has ended."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -1,9 +1,9 @@
-"""What executors must import, in a zip: this package, and the user's own modules.
+"""A zip of modules for executors: this package, and the user's own modules.
 
-Everything that the driver has imported from outside Python's own library and its installed packages goes
-along: the module of ``millwheel run MODULE:FACTORY``, the modules beside a script, a package that is being
-worked on. Installed packages are the executors' own affair. What is compiled (``.so``) cannot be imported
-from a zip and stays behind.
+Everything that the driver has imported from outside Python's library and its installed packages is
+included: the module of ``millwheel run MODULE:FACTORY``, the modules beside a script, a package in
+development. Installed packages must be installed on the executors. Compiled modules (``.so``) cannot be
+imported from a zip and are left out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 
 from millwheel.errors import PipelineError
 
-_LARGEST_FILE = 1 << 20  # bytes: data beside a module; more of it belongs into a file system that all see
-_LARGEST = 64 << 20  # bytes of everything: it travels to every executor
+_LARGEST_FILE = 1 << 20  # bytes: data beside a module; larger files belong on a shared file system
+_LARGEST = 64 << 20  # bytes in total: it is sent to every executor
 _LEFT_OUT = {".so", ".pyd", ".pyc"}
 _WHEN = (2000, 1, 1, 0, 0, 0)  # one time for all, so that the same content gives the same zip
 
 
 def own_modules() -> dict[str, Path]:
-    """By its name, each top-level module or package that executors would not have: its file or folder."""
+    """By name: each top-level module or package that executors lack, and its path."""
     installed = [Path(path).resolve() for path in {*sysconfig.get_paths().values(), *_site_packages()}]
     found = {"millwheel": Path(__file__).resolve().parents[1]}
     for name, module in list(sys.modules.items()):
@@ -45,12 +45,12 @@ def own_modules() -> dict[str, Path]:
 
 
 def _site_packages() -> list[str]:
-    """Folders of installed packages, those of an interpreter around a virtual environment among them."""
+    """Folders of installed packages, those outside of a virtual environment included."""
     return [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
 
 
 def pack_modules(folder: Path) -> Path:
-    """Writes `own_modules` to a zip in a folder; its name tells its content."""
+    """Writes `own_modules` to a zip in a folder, named by its content."""
     entries = dict(sorted(_entries()))
     size = sum(map(len, entries.values()))
     if size > _LARGEST:
@@ -70,7 +70,7 @@ def pack_modules(folder: Path) -> Path:
 
 
 def _entries() -> Iterator[tuple[str, bytes]]:
-    """Names and contents. Modules go compiled too, as each new Python worker would compile them again."""
+    """Names and contents, with byte code, which saves each Python worker compiling."""
     with tempfile.TemporaryDirectory() as scratch:
         for name, path in own_modules().items():
             for file in [path] if path.is_file() else _files(path):
@@ -92,7 +92,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _compiled(file: Path, inside: str, scratch: Path) -> bytes | None:
-    """Byte code that says where in the zip it comes from; None for what is no Python of this version."""
+    """Byte code with its path in the zip; None if it is not Python of this version."""
     target = scratch / "compiled"
     try:
         py_compile.compile(

@@ -1,8 +1,8 @@
-"""A function on its way to a process that has imported an older form of its module.
+"""Pickling a function for a process with an older form of its module.
 
-What is pickled by name would be found there, and be the old code. So the modules of the user's own travel by
-value: the module of the function with its package, and every module that is no installed package. Installed
-packages, and millwheel, are found by name at the other end.
+A name would be resolved there to the old code. So the user's own modules are pickled by
+value: the module of the function with its package, and every module that is not an installed package.
+Installed packages, and millwheel, are pickled by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _register: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
 
 
 def by_value(function: Callable[[], Any]) -> bytes:
-    """The bytes of a function of no arguments; `pickle.loads` gives it back, in whatever process."""
+    """Pickles a function without arguments; `pickle.loads` restores it anywhere."""
     for module in _own_modules(function.__module__):
         _register(module)
     try:
@@ -32,12 +32,12 @@ def by_value(function: Callable[[], Any]) -> bytes:
         raise PipelineError(
             f"{function.__module__}:{getattr(function, '__qualname__', function)} cannot be sent to the "
             f"process that runs the pipeline ({type(error).__name__}: {error}): it, or a module that it "
-            "uses, holds what does not pickle; make that inside the function"
+            "uses, has a value that does not pickle; create it inside the function"
         ) from error
 
 
 def _own_modules(name: str) -> Iterator[ModuleType]:
-    """The user's modules among those that are imported."""
+    """The user's modules that are imported."""
     package = name.partition(".")[0]
     paths = sysconfig.get_paths()
     installed = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]

@@ -1,4 +1,4 @@
-"""What an executor is asked before the first epoch. It travels by value: nothing of ours need be there."""
+"""The probe of an executor before the first epoch; pickled by value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """One executor's."""
+    """The answer of one executor."""
 
     id: str
     host: str
@@ -26,7 +26,7 @@ class Answer:
 
 
 def machine() -> str:
-    """What tells machines apart, and not the containers of one: the boot of its kernel."""
+    """An identity of the machine, shared by its containers: the boot of its kernel."""
     import socket
 
     try:
@@ -38,7 +38,7 @@ def machine() -> str:
 
 @dataclass
 class Question:
-    """A task: which packages are missing, and whether a file is there with a token in it."""
+    """A task: which packages are missing, and whether a file with a token exists."""
 
     packages: tuple[str, ...] = ()
     path: str = ""
@@ -66,9 +66,9 @@ class Question:
                 sees = file.read() == self.token
         except OSError:
             sees = False
-        time.sleep(0.05)  # so that one quick executor does not answer in the place of all
+        time.sleep(0.05)  # so that one quick executor does not run all tasks
         yield {
-            # The folders of its block manager, of which Spark tells its Python workers: no two share one.
+            # The folders of its block manager, which Spark passes to its Python workers: unique.
             "id": os.environ.get("SPARK_LOCAL_DIRS", str(os.getppid())),
             "host": socket.gethostname(),
             "machine": machine(),

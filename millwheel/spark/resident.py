@@ -1,6 +1,6 @@
-"""A resident task: one Spark task that serves many compact epochs, so that none waits for a job to start.
+"""A resident task: one Spark task for many compact epochs, without job starts.
 
-An executor in front of `SparkExecutor`, which runs everything that the resident task does not: wide epochs,
+An executor in front of `SparkExecutor`, which runs all other epochs: wide ones,
 the first compact ones, and every epoch in which it dies. See docs/mechanisms/resident.md.
 """
 
@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from pyspark import InheritableThread, SparkContext
+from pyspark import RDD, InheritableThread, SparkContext
 
 from millwheel.errors import Interrupted
 from millwheel.master.executor import Executor, Interruptible
@@ -29,17 +29,17 @@ from millwheel.worker.plan import Plan
 logger = logging.getLogger("millwheel")
 
 PORT = "spark.millwheel.resident.port"
-"""The setting that fixes the port at which the driver waits for its resident task."""
+"""The setting for the port at which the driver waits for its resident task."""
 
-_PLAN, _END, _FRAMES, _FAILED, _IDLE = range(5)
+PLAN, _END, FRAMES, _FAILED, _IDLE = range(5)
 
-_AFTER = 3  # compact epochs in a row: a backlog that ends with one or two does not need a resident task
-_IDLE_AFTER = 10.0  # seconds: it keeps a core's slot, and a job costs 30 ms at such a pace
-_PATIENCE = 10.0  # seconds for it to start: as long as the next epoch may wait for a slot
-_BACKOFF = 4  # times as many compact epochs until the next attempt, after each death
+_AFTER = 3  # compact epochs in a row: one or two at the end of a backlog do not count
+IDLE_AFTER = 10.0  # seconds: it occupies a task slot; a job costs 30 ms
+_PATIENCE = 10.0  # seconds for it to start, for which an epoch may wait
+BACKOFF = 4  # times as many compact epochs until the next attempt, after each death
 _LONGEST_BACKOFF = 1_000  # epochs
-_PROVEN = 100  # epochs served, after which a death is the first one again
-_FAREWELL = 5.0  # seconds to end in; a task that is in a hook then is cancelled
+_PROVEN = 100  # epochs served, after which the count of failures starts again
+_FAREWELL = 5.0  # seconds for it to end; after that it is cancelled
 
 _ENCRYPTED = (
     "spark.network.crypto.enabled",
@@ -51,7 +51,7 @@ _ENCRYPTED = (
 
 @dataclass
 class ResidentTask:
-    """What the Python worker runs: plans in, frames out, until the driver is done or gone."""
+    """The task of a Python worker: plans in, frames out, until the driver closes."""
 
     shipment: Shipment
     address: Address
@@ -59,24 +59,24 @@ class ResidentTask:
     idle_after: float
 
     def __call__(self, items: Iterable[object]) -> Iterator[int]:
-        for _ in items:  # a task that leaves its input unread costs Spark the Python worker
+        for _ in items:  # a task must read all of its input, or Spark drops the Python worker
             pass
         try:
             channel = connect(self.address, self.secret, _PATIENCE)
-        except OSError:  # a second attempt: the driver has given this task up
+        except OSError:  # a second attempt: the driver has dropped this task
             return
         served = 0
         try:
             while self._serve(channel):
                 served += 1
         except ConnectionError:
-            pass  # the driver is gone, or has done with it
+            pass  # the driver has ended, or has closed it
         finally:
             channel.close()
         yield served
 
     def _serve(self, channel: Channel) -> bool:
-        """Runs one epoch; False: it was the end."""
+        """Runs one epoch; False: the end."""
         try:
             kind, parts = channel.receive(self.idle_after)
         except TimeoutError:
@@ -86,10 +86,10 @@ class ResidentTask:
             return False
         try:
             frames = list(WholeTask(self.shipment, parts[0])(()))
-        except Exception as error:  # a job of its own has the attempts that this may need
+        except Exception as error:  # the epoch is retried as a job
             channel.send(_FAILED, [f"{type(error).__name__}: {error}".encode(errors="replace")])
             return False
-        channel.send(_FRAMES, frames)
+        channel.send(FRAMES, frames)
         return True
 
 
@@ -100,33 +100,35 @@ class Resident(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended, as far as is known."""
+        """Whether it runs, as far as known."""
 
     def ask(self, plan: bytes) -> list[bytes] | None:
-        """The frames of an epoch, or None where it was not begun; `ConnectionError` where it died."""
+        """The frames of an epoch; None: not begun; `ConnectionError`: the task died."""
 
     def end(self, seconds: float = 0.0) -> None:
-        """Lets it end, and waits so long until it has."""
+        """Asks it to end, and waits for that."""
 
     def cancel(self) -> None:
-        """Ends it, whatever it is doing."""
+        """Cancels it in any state."""
 
 
 class ResidentExecutor:
-    """Hands compact epochs to a resident task, and all others to an executor that runs jobs."""
+    """Runs compact epochs in a resident task, and all others as jobs."""
 
     def __init__(
         self,
         jobs: Executor,
         start: Callable[[], Resident | None],
         *,
+        served: Callable[[list[Frame]], None] = lambda frames: None,
         after: int = _AFTER,
-        idle_after: float = _IDLE_AFTER,
+        idle_after: float = IDLE_AFTER,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job: int | None = None
         self._jobs = jobs
         self._start = start
+        self._count = served
         self._least = self._wanted = after
         self._idle_after = idle_after
         self._clock = clock
@@ -137,7 +139,7 @@ class ResidentExecutor:
         self._cancelled = False
 
     def execute(self, plan: Plan) -> list[Frame]:
-        """Runs one epoch: where the resident task cannot, or dies in it, as a job."""
+        """Runs one epoch; as a job if the resident task cannot, or dies in it."""
         now = self._clock()
         if now - self._last > self._idle_after:
             self._in_a_row = 0
@@ -150,7 +152,7 @@ class ResidentExecutor:
             self._let_go()
         if frames is None:
             if self._cancelled:
-                raise Interrupted(f"epoch {plan.epoch} was ended before it was committed")
+                raise Interrupted(f"epoch {plan.epoch} was cancelled before it was committed")
             frames = self._jobs.execute(plan)
             self.job = self._jobs.job
         self._last = self._clock()
@@ -177,11 +179,11 @@ class ResidentExecutor:
         except OSError as error:
             if not self._cancelled:
                 logger.warning(
-                    "epoch %d: the resident task is gone (%s): the epoch is run again as a job of its own",
+                    "epoch %d: the resident task died (%s): the epoch is run again as a job",
                     plan.epoch,
                     error,
                 )
-            task.cancel()  # where it only seems to be gone, Spark ends it
+            task.cancel()  # if it still runs, Spark ends it
             self._let_go()
             self._back_off()
             return None
@@ -192,11 +194,13 @@ class ResidentExecutor:
         if self._served == _PROVEN:
             self._wanted = self._least
         self.job = task.job
-        return [Frame.from_bytes(data) for data in answer]
+        frames = [Frame.from_bytes(data) for data in answer]
+        self._count(frames)
+        return frames
 
     def _back_off(self) -> None:
         self._in_a_row = 0
-        self._wanted = min(self._wanted * _BACKOFF, _LONGEST_BACKOFF)
+        self._wanted = min(self._wanted * BACKOFF, _LONGEST_BACKOFF)
 
     def _let_go(self) -> None:
         task, self._task = self._task, None
@@ -204,11 +208,11 @@ class ResidentExecutor:
             task.end()
 
     def doing(self) -> list[Note]:
-        """What workers on this machine have in hand."""
+        """The activities of workers on this machine."""
         return self._jobs.doing() if isinstance(self._jobs, Interruptible) else []
 
     def cancel(self) -> None:
-        """Ends the epoch that runs, from another thread."""
+        """Cancels the running epoch, from another thread."""
         self._cancelled = True
         task = self._task
         if task is not None:
@@ -217,18 +221,26 @@ class ResidentExecutor:
             self._jobs.cancel()
 
     def close(self) -> None:
-        """Ends the resident task, and lets go of the other executor."""
+        """Ends the resident task, and closes the other executor."""
         task, self._task = self._task, None
         if task is not None:
             task.end(_FAREWELL)
         self._jobs.close()
 
 
-class _SparkResident:
-    """A resident task on Spark: a job in a thread of its own, and a connection to its task."""
+class SparkResident:
+    """A resident task on Spark: a job in a thread, and a connection to its task."""
 
-    def __init__(self, context: SparkContext, shipment: Shipment, name: str, idle_after: float) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        shipment: Shipment,
+        name: str,
+        idle_after: float,
+        base: Callable[[], RDD[Any]] | None = None,
+    ) -> None:
         self._context = context
+        self._base = base or (lambda: context.parallelize([0], 1))
         self._listener = _listener(context)
         self._task = ResidentTask(shipment, self._listener.address, self._listener.secret, idle_after)
         self._name = name
@@ -236,15 +248,15 @@ class _SparkResident:
         self._channel: Channel | None = None
         self._over = threading.Event()
         self.job: int | None = None
-        self._thread = InheritableThread(target=self._run, name="millwheel-resident", daemon=True)
+        self.thread = InheritableThread(target=self._run, name="millwheel-resident", daemon=True)
 
     @property
     def alive(self) -> bool:
         return not self._over.is_set()
 
     def start(self) -> bool:
-        """Whether it has come within its time."""
-        self._thread.start()
+        """Whether it has started within its time."""
+        self.thread.start()
         self._channel = self._listener.accept(_PATIENCE, lambda: self.alive)
         if self._channel is None:
             self.cancel()
@@ -252,7 +264,7 @@ class _SparkResident:
         if self._over.is_set():
             self._channel.shut()
         if self._context.uiWebUrl is not None:
-            with suppress(Exception):  # a Spark that is gone says so by itself
+            with suppress(Exception):  # a Spark that has ended is reported elsewhere
                 jobs = self._context.statusTracker().getJobIdsForGroup(self._group)
                 self.job = max(jobs, default=None)
         return True
@@ -260,8 +272,8 @@ class _SparkResident:
     def _run(self) -> None:
         try:
             self._context.setJobGroup(self._group, f"{self._name}: resident task")
-            self._context.parallelize([0], 1).mapPartitions(self._task).collect()
-        except Exception:  # it was cancelled, or has died so often that Spark gave up
+            self._base().mapPartitions(self._task).collect()
+        except Exception:  # it was cancelled, or Spark gave up after failures
             logger.debug("the job of a resident task failed", exc_info=True)
         finally:
             self._over.set()
@@ -270,9 +282,9 @@ class _SparkResident:
 
     def ask(self, plan: bytes) -> list[bytes] | None:
         assert self._channel is not None
-        self._channel.send(_PLAN, [plan])
+        self._channel.send(PLAN, [plan])
         kind, parts = self._channel.receive()
-        if kind == _FRAMES:
+        if kind == FRAMES:
             return parts
         if kind == _FAILED:
             raise ConnectionAbortedError(parts[0].decode())
@@ -289,7 +301,7 @@ class _SparkResident:
     def cancel(self) -> None:
         try:
             self._context.cancelJobGroup(self._group)
-        except Exception:  # Spark is gone, and with it the task
+        except Exception:  # Spark has ended, and with it the task
             logger.debug("a resident task could not be cancelled", exc_info=True)
 
 
@@ -302,7 +314,7 @@ def _listener(context: SparkContext) -> Listener:
 
 
 def reason_against(context: SparkContext) -> str | None:
-    """Why a session is not one for resident tasks; None where it is."""
+    """Why a session cannot have resident tasks; None if it can."""
     conf = context.getConf()
     threshold = "spark.speculation.task.duration.threshold"
     if conf.get("spark.speculation", "false") == "true" and conf.get(threshold, None):
@@ -314,7 +326,7 @@ def reason_against(context: SparkContext) -> str | None:
 
 
 def with_resident_task(jobs: SparkExecutor) -> Executor:
-    """An executor that serves compact epochs by a resident task, where the session allows for one."""
+    """An executor with a resident task, if the session allows for one."""
     context = jobs.context
     reason = reason_against(context)
     if reason is not None:
@@ -323,10 +335,12 @@ def with_resident_task(jobs: SparkExecutor) -> Executor:
 
     def start() -> Resident | None:
         try:
-            task = _SparkResident(context, jobs.shipment, jobs.name, _IDLE_AFTER)
+            task = SparkResident(context, jobs.shipment, jobs.name, IDLE_AFTER, jobs.base_of_one)
         except OSError as error:
             logger.warning("compact epochs run as jobs: the driver cannot listen (%s)", error)
             return None
         return task if task.start() else None
 
-    return ResidentExecutor(jobs, start)
+    if jobs.placement is None:
+        return ResidentExecutor(jobs, start)
+    return ResidentExecutor(jobs, start, served=jobs.placement.count)

@@ -1,4 +1,4 @@
-"""The Spark session: settings that low latency needs, and one session for a process."""
+"""The Spark session: settings for low latency, and one session for a process."""
 
 from __future__ import annotations
 
@@ -20,29 +20,37 @@ SETTINGS = {
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Of jobs that are over, Spark keeps 1,000 and all their stages for its page: epochs are many.
+    # Spark keeps 1,000 finished jobs with all their stages for its page: epochs are many.
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "200",
     "spark.sql.ui.retainedExecutions": "20",
-    # Old broadcasts and RDDs are dropped when the JVM collects garbage: see that it does.
+    # Old broadcasts and RDDs are dropped when the JVM collects garbage: make it do so.
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.task.maxFailures": "4",
 }
 
 LOG = "MILLWHEEL_SPARK_LOG"
-"""The environment variable that names the level of Spark's own log; ``ERROR`` where it is not set."""
+"""The environment variable for the level of Spark's log; ``ERROR`` by default."""
 
 _LOCAL_JAVA = "-XX:TieredStopAtLevel=1"
-"""For the JVM of a session that is ours alone: it moves bytes and schedules tasks. The optimising
-compiler would take the cores from the workers for the first million records, and give nothing back."""
+"""For the JVM of a local session, which moves bytes and schedules tasks.
+
+The optimising compiler would take the cores from the workers for the first million records, without a
+gain."""
+
+_NO_CONNECT = (
+    "millwheel runs its tasks as RDDs, which Spark Connect does not have. Run the driver as a classic Spark "
+    "application (spark-submit, or SparkSession.builder.master(...) without remote(...) and SPARK_REMOTE); "
+    "on Databricks use compute with dedicated access"
+)
 
 
 def local_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The active session, or a new one: on this machine, or with executors on a cluster.
+    """The active session, or a new one: on this machine, or on a cluster.
 
     Executors of a cluster must reach the driver, so it is then not bound to loopback, and they start the
-    Python that PYSPARK_PYTHON names on their own machines. ``settings`` go before ours.
+    Python that PYSPARK_PYTHON names on their own machines. ``settings`` override the defaults.
     """
     _import_pyspark()
     from pyspark.sql import SparkSession
@@ -76,8 +84,9 @@ def local_context(
     active = SparkContext._active_spark_context
     if active is not None and master is None and not settings:
         return active
+    _refuse_connect()
     if master is None:
-        # Four attempts at a task: in plain local mode Spark would give up at the first lost worker.
+        # Four attempts at a task: in plain local mode Spark gives up at the first lost worker.
         master = f"local[{os.cpu_count() or 1},4]"
     local = master.startswith("local")
     if local:
@@ -87,7 +96,7 @@ def local_context(
     conf.setAll([*(settings or {}).items()])
     try:
         if SparkContext._gateway is None:
-            _start_jvm(conf, local and "spark.driver.extraJavaOptions" not in (settings or {}), java)
+            start_jvm(conf, local and "spark.driver.extraJavaOptions" not in (settings or {}), java)
         context = SparkContext.getOrCreate(conf)
     except Exception as error:
         raise EngineError(
@@ -98,15 +107,28 @@ def local_context(
     return context
 
 
+def context_of(session: SparkSession) -> SparkContext:
+    """The context of a session; an `EngineError` for one of Spark Connect, which has none."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise EngineError(f"the session is one of Spark Connect: {_NO_CONNECT}")
+    return session.sparkContext
+
+
+def _refuse_connect() -> None:
+    """Raises if this process is in Spark Connect's mode, in which there are no contexts."""
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ and "SPARK_LOCAL_REMOTE" not in os.environ:
+        raise EngineError(f"this process is a client of Spark Connect: {_NO_CONNECT}")
+
+
 def _import_pyspark() -> None:
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise EngineError(f"PySpark cannot be imported ({error}): pip install 'pyspark>=4.3,<4.4'") from error
+        raise EngineError(f"PySpark cannot be imported ({error}): pip install 'pyspark>=3.5,<4.4'") from error
 
 
-def _start_jvm(conf: SparkConf, ours: bool, java: str) -> None:
-    """Starts the JVM; one on this machine with an archive of its classes, if there is one."""
+def start_jvm(conf: SparkConf, ours: bool, java: str) -> None:
+    """Starts the JVM; a local one with an archive of its classes, if there is one."""
     from millwheel.spark.class_archive import archive
     from millwheel.spark.jvm import launch
 
@@ -117,7 +139,7 @@ def _start_jvm(conf: SparkConf, ours: bool, java: str) -> None:
     if kept is not None:
         found = kept.find()
         if found is not None:
-            # Where the JVM finds that the archive does not fit, it starts without it, and says nothing.
+            # If the archive does not fit, the JVM starts without it, silently.
             with_archive = [*options, f"-XX:SharedArchiveFile={found}", "-Xlog:cds*=off"]
             conf.set(option, " ".join([*with_archive, given]).strip())
             try:
@@ -132,7 +154,7 @@ def _start_jvm(conf: SparkConf, ours: bool, java: str) -> None:
 
 
 def _log_options() -> list[str]:
-    """Where the log of the JVM is configured by us: unless the user has a configuration of his own."""
+    """The options for the JVM's log, unless the user has configured it."""
     home = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
     if any(Path(home).glob("log4j2.*")):
         return []

@@ -1,8 +1,8 @@
-"""How frames get from one task to the next: through Spark's shuffle, or large ones past it.
+"""Frames between tasks: through Spark's shuffle, or large ones in shared memory.
 
-Where all tasks run on one machine, a large frame is written to a file, and only the name of it goes through
-the shuffle: that one takes every byte through the JVM twice. Nothing need last: the files of an epoch are
-removed with it, and where one cannot be read, Spark tries the task again and the driver then the epoch.
+If all tasks run on one machine, a large frame is written to a file, and only its name goes through
+the shuffle, which would copy every byte through the JVM twice. Nothing need be durable: the files of an epoch
+are removed with it, and if one cannot be read, Spark retries the task and the driver then the epoch.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ from millwheel.worker.envelope import Bytes, Frame
 logger = logging.getLogger("millwheel")
 
 Parcel = bytes | tuple[str, int, int]
-"""A frame, or the file that it is in, with its place and its length there."""
+"""A frame, or the file that it is in, with its offset and its length."""
 
-_MEMORY = MEMORY
-_ROOM = 2 << 30  # bytes free there: an epoch's frames are a few hundred megabytes at most
-_LARGE = 1 << 18  # bytes that a task sends: fewer are faster through the shuffle than a file is made
+MEMORY = MEMORY
+ROOM = 2 << 30  # bytes free: an epoch's frames are a few hundred megabytes at most
+_LARGE = 1 << 18  # bytes of a task: fewer are faster through the shuffle
 
 
 def send(frames: Iterable[Frame], folder: str | None) -> Iterator[tuple[int, Parcel]]:
-    """By slot: frames on their way, through files in a folder if there is one."""
+    """By slot: frames to send, through files in a folder if there is one."""
     frames = list(frames)
     parts = [frame.to_parts() for frame in frames]
     sizes = [sum(map(len, pieces)) for pieces in parts]
     if folder is not None and sum(sizes) >= _LARGE:
         try:
-            yield from enumerate(_filed(parts, sizes, folder))
+            yield from enumerate(filed(parts, sizes, folder))
             return
-        except OSError as error:  # no room, or an epoch that is over: the shuffle says so, if it matters
+        except (
+            OSError
+        ) as error:  # no space, or an epoch that has ended: the shuffle fails then, if it matters
             logger.warning("frames go through Spark's shuffle, as %s cannot be written: %s", folder, error)
     yield from enumerate(map(b"".join, parts))
 
 
-def _filed(parts: list[list[Bytes]], sizes: list[int], folder: str) -> list[Parcel]:
-    """Each attempt at a task has a file of its own."""
+def filed(parts: list[list[Bytes]], sizes: list[int], folder: str) -> list[Parcel]:
+    """Writes frames to a file; each attempt at a task has its own."""
     handle, name = tempfile.mkstemp(dir=folder)
     with open(handle, "wb") as file:
         file.writelines(chain.from_iterable(parts))
@@ -56,7 +58,7 @@ def _filed(parts: list[list[Bytes]], sizes: list[int], folder: str) -> list[Parc
 
 
 def receive(items: Iterable[object]) -> list[Frame]:
-    """The frames among what Spark hands to a task, of which the first level's may be a number."""
+    """The frames among the items of a task; in the first level there may be a number."""
     return [_fetched(item[1]) for item in items if isinstance(item, tuple)]
 
 
@@ -67,47 +69,45 @@ def _fetched(parcel: Parcel) -> Frame:
     with open(name, "rb") as file:
         if os.fstat(file.fileno()).st_size < start + length:
             raise OSError(f"{name} ends before a frame of {length:,} bytes does")
-        # Its pages are in memory, and are not copied: files are removed, but none is ever cut or changed.
+        # Its pages are in memory, and are not copied: files are removed, but never truncated or changed.
         data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
     return Frame.from_bytes(data[start : start + length])
 
 
-def _has_room(folder: str) -> bool:
-    """Whether files can be kept in memory: to write them to a disk's cache takes several times as long."""
+def has_room(folder: str) -> bool:
+    """Whether files can be kept in memory: a disk is several times slower."""
     try:
-        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= ROOM
     except OSError:
         return False
 
 
 class Parcels:
-    """The driver's side: a folder for each attempt at an epoch, where that is of use."""
+    """The driver's side: a folder for each attempt at an epoch, if it is useful."""
 
     def __init__(self, context: SparkContext) -> None:
-        self._root: Path | None = None
+        self.root: Path | None = None
         self.notes: str | None = None
-        """A folder in which workers note what they are doing."""
+        """A folder in which workers note their activity."""
         self._made = 0
         master = str(context.master)
         if master == "local" or master.startswith("local["):
-            sweep(_MEMORY)
-            self._scratch = Scratch(
-                "frames", _MEMORY if _has_room(_MEMORY) else SparkFiles.getRootDirectory()
-            )
-            self._root = self._scratch.path
-            # At its end, also where this process is killed, Spark removes it as it does its own folders.
+            sweep(MEMORY)
+            self._scratch = Scratch("frames", MEMORY if has_room(MEMORY) else SparkFiles.getRootDirectory())
+            self.root = self._scratch.path
+            # At its end, also if this process is killed, Spark removes it like its own folders.
             jvm: Any = context._jvm
             hooks = jvm.org.apache.spark.util.ShutdownHookManager
-            hooks.registerShutdownDeleteDir(jvm.java.io.File(os.fspath(self._root)))
-            (self._root / "notes").mkdir()
-            self.notes = os.fspath(self._root / "notes")
+            hooks.registerShutdownDeleteDir(jvm.java.io.File(os.fspath(self.root)))
+            (self.root / "notes").mkdir()
+            self.notes = os.fspath(self.root / "notes")
 
     def folder(self, epoch: int) -> str | None:
         """A new folder for the frames of an epoch."""
-        if self._root is None:
+        if self.root is None:
             return None
         self._made += 1
-        folder = self._root / f"{epoch}-{self._made}"
+        folder = self.root / f"{epoch}-{self._made}"
         try:
             folder.mkdir()
         except OSError as error:
@@ -116,6 +116,6 @@ class Parcels:
         return os.fspath(folder)
 
     def close(self) -> None:
-        """Removes whatever is left."""
-        if self._root is not None:
+        """Removes all folders."""
+        if self.root is not None:
             self._scratch.close()

@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 
 from millwheel.errors import MillWheelError, StoreError
 from millwheel.model.codec import Codec
-from millwheel.model.keys import TABLETS
+from millwheel.model.keys import PARTS
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.state_codecs import codecs_of
 from millwheel.model.time import SECOND
+from millwheel.spark.session import context_of
 from millwheel.spark.tasks import dumps, reading
 from millwheel.store.base import Store
 from millwheel.store.lmdb import manifest
@@ -31,33 +32,36 @@ NAMES = ("state", "timers", "watermarks", "intervals", "epochs")
 
 @dataclass(frozen=True)
 class Tables:
-    """What a store holds. Times are microseconds since 1970, and beside them Spark's timestamps.
+    """The tables of a store; times in microseconds since 1970, and as timestamps.
 
-    ``state`` and ``timers`` are read when they are queried, each tablet at a moment; the others are small,
-    and are as they were when the store was read.
+    ``state`` and ``timers`` are read when they are queried, each tablet in one snapshot; the others are
+    small, and as of the time when the store was read.
     """
 
     state: DataFrame
-    """computation, key, tablet, codec, state (JSON), data (as it is in the store), bytes"""
+    """computation, key, tablet, codec, state (JSON), data (as stored), bytes"""
     timers: DataFrame
-    """computation, key, kind (watermark, wall, hold, or record: one that waits, its tag is its stream), tag,
-    time, timestamp"""
+    """computation, key, kind, tag, time, timestamp
+
+    kind: watermark, wall, hold, or record: a buffered one, whose tag is its stream"""
     watermarks: DataFrame
-    """the last minutes: time, timestamp, epoch, computation, low_watermark, lag, counts"""
+    """last minutes: time, timestamp, epoch, computation, low_watermark, lag, counts"""
     intervals: DataFrame
-    """level, first, last, slot, shard, busy, records_per_second, hot key, rows, bytes, timers, holds"""
+    """level, first, last, slot, shard, busy, records_per_second, hot key, rows,
+    bytes, timers, holds"""
     epochs: DataFrame
-    """the last ones: epoch, began, timestamp, seconds, records, compact, phases (seconds by name)"""
+    """the last ones: epoch, began, timestamp, seconds, records, compact,
+    phases (seconds by name)"""
 
     def create_views(self, prefix: str = "") -> None:
-        """Makes them known to SQL as temporary views of their names."""
+        """Creates temporary views of their names for SQL."""
         for name in NAMES:
             getattr(self, name).createOrReplaceTempView(prefix + name)
 
 
 @dataclass(frozen=True)
 class History:
-    """How the tables of a pipeline's history are read: by what is above this package, in an executor."""
+    """Reads the tables of a pipeline's history, in an executor."""
 
     schemas: dict[str, str]
     read: Callable[[Store], dict[str, list[tuple[Any, ...]]]]
@@ -67,19 +71,19 @@ def read(spark: SparkSession, where: str, pipeline: Pipeline | None, history: Hi
     """The tables of a store; the small ones are read at once."""
     address = _address(where)
     codecs = dumps(codecs_of(pipeline)) if pipeline is not None else None
-    context = spark.sparkContext
+    context = context_of(spark)
     found = context.parallelize([0], 1).mapPartitions(_Journal(address, history.read)).collect()[0]
     if isinstance(found, str):
         raise StoreError(found)
-    # Twice the cores: the last of the tasks does not keep the others waiting for long.
-    tablets = context.parallelize(range(TABLETS), min(TABLETS, 2 * context.defaultParallelism))
+    # Twice the cores: so the last task is short.
+    parts = context.parallelize(range(PARTS), min(PARTS, 2 * context.defaultParallelism))
     pending = spark.createDataFrame(
-        tablets.mapPartitions(_Timers(address)), SCHEMAS["timers"], verifySchema=False
+        parts.mapPartitions(_Timers(address)), SCHEMAS["timers"], verifySchema=False
     )
     marks = spark.createDataFrame(found["watermarks"], history.schemas["watermarks"])
     return Tables(
         state=spark.createDataFrame(
-            tablets.mapPartitions(_States(address, codecs)), SCHEMAS["state"], verifySchema=False
+            parts.mapPartitions(_States(address, codecs)), SCHEMAS["state"], verifySchema=False
         ),
         timers=pending.withColumn("timestamp", _timestamp("time")),
         watermarks=marks.withColumn("timestamp", _timestamp("time")).withColumn(
@@ -99,10 +103,10 @@ def read(spark: SparkSession, where: str, pipeline: Pipeline | None, history: Hi
 def export(
     spark: SparkSession, where: str, folder: str, pipeline: Pipeline | None, history: History
 ) -> dict[str, int]:
-    """Writes the tables of a store to a folder as Parquet; the rows of each.
+    """Writes the tables of a store as Parquet; the number of rows of each.
 
     The tables are written at the same time, and counted while they are written: with few rows most of the
-    time goes into the jobs, not the rows.
+    time is that of the jobs, not of the rows.
     """
     tables = read(spark, where, pipeline, history)
 
@@ -117,11 +121,11 @@ def export(
 
 
 def _address(where: str) -> str:
-    """The store as workers are to open it: with its identity, unless this very process runs it."""
+    """The store's address for workers: with its identity, unless it runs here."""
     try:
         with closing(open_to_read(where)) as store:
             if store.address.startswith("memory:"):
-                raise StoreError(f"the store {where!r} lives in one process only: there are no tables of it")
+                raise StoreError(f"the store {where!r} exists in one process only: it has no tables")
             return store.address
     except StoreError:
         place = urlsplit(where)
@@ -137,9 +141,15 @@ def _timestamp(column: str) -> Column:
     return F.when(F.col(column).between(-LONGEST, LONGEST), F.timestamp_micros(column))
 
 
+def _tablets(parts: Iterable[int], store: Store) -> list[int]:
+    """The tablets in parts of the key space: the driver need not know their number."""
+    count = store.tablets // PARTS
+    return [part * count + number for part in parts for number in range(count)]
+
+
 @dataclass
 class _Journal:
-    """The task that reads what is small; an error of ours comes back as its text."""
+    """The task that reads the small tables; a millwheel error is returned as text."""
 
     address: str
     read: Callable[[Store], dict[str, list[tuple[Any, ...]]]]
@@ -156,25 +166,23 @@ class _Journal:
 
 @dataclass
 class _States:
-    """The task that reads the rows of tablets."""
+    """The task that reads the rows of parts of the key space."""
 
     address: str
     codecs: bytes | None
 
     def __call__(self, items: Iterable[int]) -> Iterator[Any]:
         codecs: dict[str, Codec] = pickle.loads(self.codecs) if self.codecs is not None else {}
-        tablets = list(items)
         with reading(self.address) as store:
-            yield from states(store, codecs, tablets)
+            yield from states(store, codecs, _tablets(items, store))
 
 
 @dataclass
 class _Timers:
-    """The task that reads the timers and holds of tablets."""
+    """The task that reads the timers and holds of parts of the key space."""
 
     address: str
 
     def __call__(self, items: Iterable[int]) -> Iterator[Any]:
-        tablets = list(items)
         with reading(self.address) as store:
-            yield from timers(store, tablets)
+            yield from timers(store, _tablets(items, store))

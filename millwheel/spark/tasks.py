@@ -1,4 +1,4 @@
-"""What Spark's Python workers run: small callables that carry a plan to the tasks of an epoch."""
+"""What Spark's Python workers run: callables that carry a plan to tasks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from pyspark import TaskContext
 from pyspark.cloudpickle import dumps as cloud_dumps
 
@@ -24,7 +25,8 @@ from millwheel.model import codec
 from millwheel.model.graph import Graph
 from millwheel.spark.shared_memory import Parcel, receive, send
 from millwheel.store.base import Store
-from millwheel.store.lmdb.environment import LmdbShard, explained
+from millwheel.store.lmdb.environment import LmdbShard
+from millwheel.store.lmdb.lmdb_errors import explained
 from millwheel.store.lmdb.manifest import private_folder
 from millwheel.store.open import open_store, open_to_read, place_of
 from millwheel.worker.cache import Cache
@@ -40,20 +42,20 @@ dumps: Callable[[Any], bytes] = cloud_dumps
 
 
 def ship(graph: Graph, numbers: dict[str, int], address: str, cache: int = 0) -> bytes:
-    """The topology as bytes. What is defined in a script travels by value, the rest by name.
+    """Pickles the topology: definitions of a script by value, the rest by name.
 
-    The driver's import path goes first: a module beside the user's script is found where the workers
+    The driver's import path comes first: a module beside the user's script is found if the workers
     see the same disk.
     """
     try:
         topology = dumps((codec.registered(), graph, numbers, address, cache))
     except Exception as error:
-        raise PipelineError(f"{_culprit(graph)} cannot be shipped to the workers ({error})") from error
+        raise PipelineError(f"{_culprit(graph)} cannot be sent to the workers ({error})") from error
     return pickle.dumps((list(sys.path), topology))
 
 
 def _culprit(graph: Graph) -> str:
-    """What of a pipeline does not pickle."""
+    """The part of a pipeline that does not pickle."""
     parts: dict[str, Any] = {f"computation {name!r}": node for name, node in graph.nodes.items()}
     parts |= {f"the injector of {source.stream!r}": source.injector for source in graph.sources}
     parts |= {f"the sink of {stream!r}": sinks for stream, sinks in graph.sinks.items()}
@@ -61,23 +63,23 @@ def _culprit(graph: Graph) -> str:
         try:
             dumps(part)
         except Exception:
-            return f"pipeline {graph.name!r}: {name} holds what does not pickle, so it"
+            return f"pipeline {graph.name!r}: {name} has a value that does not pickle, so it"
     return f"pipeline {graph.name!r}"
 
 
 @dataclass
 class Shipment:
-    """A topology on its way to the workers; ``id`` tells a worker that it has it already."""
+    """A topology for the workers; by its ``id`` a worker recognises one that it has."""
 
     id: str
     broadcast: Any
     notes: str | None = None
-    """The folder for notes of what workers are doing, where it is on the driver's machine."""
+    """The folder for notes of the workers' activity, on the driver's machine."""
     careful: bool = False
-    """Whether every hook is noted before it is called: the epoch has killed its workers before."""
+    """Whether every hook is noted first: the epoch has killed workers before."""
 
     def watched(self, worker: Worker, plan: Plan) -> AbstractContextManager[None]:
-        """A task of a worker, which can be asked what it is doing."""
+        """Wraps a worker's task, so that its activity is visible."""
         attempt = TaskContext.get()
         careful = self.careful or (attempt is not None and attempt.attemptNumber() > 0)
         return worker.activity.task(plan.epoch, self.notes, careful=careful)
@@ -88,7 +90,7 @@ _workers: dict[str, Worker] = {}
 
 
 def _worker(shipment: Shipment) -> Worker:
-    """This process's worker for a topology: made once, so that its soft state lasts."""
+    """This process's worker for a topology, made once to keep its soft state."""
     worker = _workers.get(shipment.id)
     if worker is None:
         path, topology = pickle.loads(shipment.broadcast.value)
@@ -98,16 +100,16 @@ def _worker(shipment: Shipment) -> Worker:
             codec.register(cls)
         store = _store(address)
         for old in [id for id, known in _workers.items() if known.store is store]:
-            del _workers[old]  # the topology was changed: nobody sends the old one any more
+            del _workers[old]  # the topology was changed: the old one is no longer used
             shutil.rmtree(_scratch(old), ignore_errors=True)
-        worker = Worker(graph, numbers, store, cache=_cache(shipment.id, cache))
+        worker = Worker(graph, numbers, store, cache=open_cache(shipment.id, cache), home=_home())
         _workers[shipment.id] = worker
         _permanent.begin()
     return worker
 
 
-def _cache(id: str, size: int) -> Cache | None:
-    """The cache that this executor's Python workers share, where one is wanted."""
+def open_cache(id: str, size: int) -> Cache | None:
+    """The cache that this executor's Python workers share, if there is one."""
     if not size:
         return None
 
@@ -120,14 +122,19 @@ def _cache(id: str, size: int) -> Cache | None:
     return Cache(shelf, size)
 
 
+def _home() -> str:
+    """A short name of this executor, by the folders that Spark has made for it alone."""
+    return xxhash.xxh3_64_hexdigest(os.environ.get("SPARK_LOCAL_DIRS", "").encode())
+
+
 def _scratch(id: str) -> Path:
-    """A folder of this executor's own, which Spark removes at its end."""
+    """A folder of this executor, which Spark removes at its end."""
     folders = os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
     return Path(folders.split(",")[0]) / f"millwheel-cache-{id}"
 
 
 def _store(address: str) -> Store:
-    """This process's handle of a store; one that stood at the same place before is let go."""
+    """This process's handle of a store; closes one of an earlier store at that place."""
     if address not in _stores:
         place = place_of(address)
         for old in [known for known in _stores if place_of(known) == place]:
@@ -138,9 +145,9 @@ def _store(address: str) -> Store:
 
 @contextmanager
 def reading(address: str) -> Iterator[Store]:
-    """A store to look at: this process's handle where it has one, since LMDB opens a folder once only.
+    """A store to read: this process's handle if it has one (LMDB opens once).
 
-    Without an ``id``, an address means whatever store the process has open at the place.
+    Without an ``id``, an address means any store that the process has open there.
     """
     if address == place_of(address):
         for known, store in _stores.items():
@@ -164,19 +171,19 @@ class InjectTask:
     shipment: Shipment
     plan: bytes
     folder: str | None
-    """For large frames, where the next stage sees the same disk."""
+    """For large frames, if the next stage sees the same disk."""
 
     def __call__(self, index: int, items: Iterable[Any]) -> Iterator[tuple[int, Parcel]]:
         _drain(items)
         worker, plan = _worker(self.shipment), Plan.from_bytes(self.plan)
-        with _no_collection(), self.shipment.watched(worker, plan):
+        with no_collection(), self.shipment.watched(worker, plan):
             frames = inject(worker, plan, index, dumps)
         yield from send(frames, self.folder)
 
 
 @dataclass
 class LevelTask:
-    """One level: the partition is the slot. The last level gives the driver its reports only."""
+    """One level: the partition is the slot. The last level returns only reports."""
 
     shipment: Shipment
     plan: bytes
@@ -188,7 +195,7 @@ class LevelTask:
         received = receive(items)
         plan = Plan.from_bytes(self.plan)
         worker = _worker(self.shipment)
-        with _no_collection(), self.shipment.watched(worker, plan):
+        with no_collection(), self.shipment.watched(worker, plan):
             frames = run_level(worker, plan, self.level, index, received, dumps)
         if self.level in worker.weak and not self.last:
             _settle_later(worker, plan, self.level)
@@ -199,15 +206,16 @@ class LevelTask:
 
 
 def _settle_later(worker: Worker, plan: Plan, level: int) -> None:
-    """Makes the write of a weak level once the later ones have committed, beside whatever this process
-    does next. If the process dies meanwhile, the driver finds it missing and runs the epoch again."""
+    """Makes a weak level's write after the later commits, in the background.
+
+    If the process dies meanwhile, the driver finds it missing and runs the epoch again."""
     deferred = worker.take_deferred(plan, level)
     later = range(level + 1, len(worker.graph.levels) + 1)
 
     def wait() -> None:
         try:
             settle_after(worker.store, plan, later, deferred)
-        except MillWheelError as error:  # fenced, or the disk is full: the driver will meet it too
+        except MillWheelError as error:  # fenced, or the disk is full: the driver will fail by that too
             logger.warning("epoch %d, level %d: %s", plan.epoch, level, error)
 
     threading.Thread(target=wait, name="millwheel-settles", daemon=True).start()
@@ -223,16 +231,18 @@ class WholeTask:
     def __call__(self, items: Iterable[Any]) -> Iterator[bytes]:
         _drain(items)
         worker, plan = _worker(self.shipment), Plan.from_bytes(self.plan)
-        with _no_collection(), self.shipment.watched(worker, plan):
+        with no_collection(), self.shipment.watched(worker, plan):
             frames = run_epoch(worker, plan, dumps)
         for frame in frames:
             yield frame.to_bytes()
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """A task makes a million objects that all live to its end; looking among them for cycles costs a
-    tenth of its time. What the user's code leaves in cycles is collected after the task."""
+def no_collection() -> Iterator[None]:
+    """Disables the garbage collector during a task.
+
+    A task makes a million objects that all live to its end; searching them for cycles takes a tenth of its
+    time. Cycles of the user's code are collected after the task."""
     gc.disable()
     try:
         yield
@@ -241,40 +251,40 @@ def _no_collection() -> Iterator[None]:
         _permanent.task()
 
 
-class _Permanent:
-    """Takes out of the collector's sight what lives as long as the process: modules, classes, topologies.
+class Permanent:
+    """Hides from the garbage collector what lives as long as the process.
 
-    Spark's worker collects all garbage after every task. Going through the modules of PySpark, NumPy and
-    ours took 25 ms each time, in which the worker keeps the next stage waiting. Objects are taken out after
-    the first tasks of a topology only: one that is, and becomes a part of a cycle later, is never freed.
+    Spark's worker collects all garbage after every task. Scanning the modules of PySpark, NumPy and
+    millwheel took 25 ms each time, for which the next stage waits. Objects are hidden after
+    the first tasks of a topology only: one that later becomes a part of a cycle is never freed.
     """
 
-    _AFTER = (1, 4, 16, 64)  # tasks: a module may be imported at the first record that needs it
+    _AFTER = (1, 4, 16, 64)  # tasks: a module may be imported when a record first needs it
 
     def __init__(self) -> None:
         self._tasks = 0
 
     def begin(self) -> None:
-        """There is a new topology."""
+        """Notes a new topology."""
         self._tasks = 0
 
     def task(self) -> None:
-        """A task has ended."""
+        """Notes the end of a task."""
         self._tasks += 1
         if self._tasks in self._AFTER:
             gc.collect()
             gc.freeze()
 
 
-_permanent = _Permanent()
+_permanent = Permanent()
 
 
 def _drain(items: Iterable[Any]) -> None:
-    """A task that leaves its input unread costs Spark the Python worker."""
+    """Reads all input: otherwise Spark drops the Python worker."""
     for _ in items:
         pass
 
 
 def slot_of(key: int) -> int:
-    """The partition of a frame: the slot it is for."""
+    """The partition of a frame: its slot."""
     return key

@@ -1,4 +1,4 @@
-"""Python workers that are there before they are needed: for a standby."""
+"""Starts Python workers ahead of time, for a standby."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyspark import SparkContext
 
 
 def warm(context: SparkContext) -> None:
-    """Starts the Python workers of a session, and lets them import what a task needs."""
+    """Starts the Python workers of a session, and lets them import what tasks need."""
     count = context.defaultParallelism
     context.parallelize(range(count), count).mapPartitions(_imports).count()
 

@@ -1,8 +1,8 @@
 """The interface of a backing store.
 
 A store is a journal, which the driver writes, and a number of shards, which hold the rows of the keys.
-Each is an ordered map of bytes. `Shard.write` is atomic and durable: all of it is there afterwards, or
-none. What the bytes mean is said in `millwheel.store.keyspace`; a store does not know.
+Each is an ordered map of bytes. `Shard.write` is atomic and durable: all or nothing.
+`millwheel.store.keyspace` defines the meaning of the bytes; a store does not interpret them.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from millwheel.errors import StoreError
+from millwheel.model.keys import TABLETS
 
 T = TypeVar("T")
 
 Get = Callable[[bytes], bytes | None]
 Guard = Callable[[Get], None]
-"""Looks at the shard inside a write, before anything is changed, and raises to refuse it (6.2)."""
+"""Checks the shard inside a write, before any change; raises to refuse it (6.2)."""
 
 
 Range = tuple[bytes, bytes, int]
-"""From a key, to before another one, and how many entries of it are wanted at most."""
+"""From a key, to before another one, and the largest number of entries wanted."""
 
 
 class SnapshotLost(StoreError):
-    """The store went away in the middle of a reading. Nothing is lost: read from the beginning."""
+    """The store was lost during a read. Nothing is lost: read from the beginning."""
 
 
 class Snapshot(Protocol):
-    """A consistent reading of one shard: no write of others is seen while it is open."""
+    """A consistent read of one shard: later writes of others are not visible."""
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
@@ -42,10 +43,10 @@ class Snapshot(Protocol):
         """The entries from ``start`` to before ``stop``, in order."""
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
-        """Says what will be read next.
+        """Announces the next reads.
 
         A store for which a read is a round trip fetches all of it in one; `scan` and `get` are then answered
-        from it where they ask for just that range, or for the key of a `just` that was fetched.
+        from it if they ask for exactly that range, or for the key of a `just` that was fetched.
         """
 
 
@@ -53,7 +54,7 @@ class Shard(Protocol):
     """An ordered map of bytes with snapshots and atomic writes."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Opens a reading; close it before writing."""
+        """Opens a snapshot; close it before writing."""
 
     def write(
         self,
@@ -65,58 +66,60 @@ class Shard(Protocol):
     ) -> None:
         """Deletes, then puts, in one atomic and durable write, unless ``guard`` raises.
 
-        May go over ``puts`` and ``deletes`` more than once: give lists. A store that is cut off in the
-        middle makes the whole write again, as nobody knows whether it was made: so a guard either knows its
-        own write when it sees it, or lets it pass a second time.
+        May iterate over ``puts`` and ``deletes`` more than once: pass lists. A store whose connection is lost
+        during the write repeats all of it, as the result is unknown: so a guard either recognises its own
+        write, or accepts it a second time.
 
-        ``kept`` says that the writer has the rows of keys in a cache, and will hardly read them soon: a
-        store may then take its time to put them in their places.
+        ``kept`` states that the writer has the rows of keys in a cache, and will rarely read them soon: a
+        store may then apply them later.
         """
 
 
 class Store(abc.ABC):
-    """A journal and the shards of the key space; each shard holds an equal run of tablets."""
+    """A journal and the shards of the key space, each an equal run of tablets."""
 
     address: str
     """The URL that opens the same store in another process."""
     journal: Shard
     shards: Sequence[Shard]
+    tablets: int = TABLETS
+    """The number of tablets of its key space, chosen when it is made: the most intervals of a level."""
 
     @abc.abstractmethod
     def lock(self, owner: str, *, takeover: bool = False) -> None:
-        """Takes the store for one driver; a `StoreError` names the driver that has it.
+        """Takes the store for one driver; a `StoreError` names the driver that holds it.
 
-        With ``takeover`` it is taken from that driver, whose writes are refused from its next one on.
+        With ``takeover`` it is taken from that driver, whose next write is refused.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of the lock and of every resource."""
+        """Releases the lock and all resources."""
 
     @abc.abstractmethod
     def size(self) -> int:
-        """The bytes that the store takes."""
+        """The size of the store in bytes."""
 
     def in_use(self) -> bool | None:
-        """Whether a driver has the lock, which is looked up and not tried; None where nobody can tell.
+        """Whether a driver holds the lock, without trying it; None: unknown.
 
-        To try it would be to hold it for a moment, in which a driver that starts would be refused.
+        To try it would hold it for a moment, in which a driver that starts would be refused.
         """
         return None
 
     def verify(self) -> None:
-        """Raises a `StoreError` where a file of the store is damaged; a server looks after its own."""
+        """Raises a `StoreError` if a file is damaged; a server checks its own."""
         return None
 
     def compact(self) -> tuple[int, int]:
-        """Gives space back that nobody uses; the bytes before and after. Only for who holds the lock."""
+        """Frees unused space; returns the bytes before and after. The lock must be held."""
         raise StoreError(f"{self.address} cannot be compacted: it keeps no more than it needs")
 
 
 def read(shard: Shard, look: Callable[[Snapshot], T]) -> T:
-    """Looks at a shard in one reading; where the store is cut off meanwhile, from the beginning again.
+    """Runs a function on a snapshot; again from the start if the store is lost.
 
-    A store waits only so long until it can be reached; then it raises another `StoreError`.
+    A store has a timeout for reconnecting; after that it raises another `StoreError`.
     """
     while True:
         try:
@@ -127,7 +130,7 @@ def read(shard: Shard, look: Callable[[Snapshot], T]) -> T:
 
 
 def just(key: bytes) -> Range:
-    """The range that is a key alone, to be prefetched.
+    """The range of a single key, for `Snapshot.prefetch`.
 
     >>> just(b"k")
     (b'k', b'k\\x00', 1)

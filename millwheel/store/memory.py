@@ -1,7 +1,7 @@
 """A store in this process's memory, for the harness and the simulator.
 
-It keeps what a durable store keeps: only bytes, written atomically. `MemoryStore.undo` takes back all
-writes since `MemoryStore.mark`, which is how the harness leaves everything as it was.
+Like a durable store it keeps only bytes, written atomically. `MemoryStore.undo` reverts all
+writes since `MemoryStore.mark`, which is how the harness restores everything after an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from millwheel.errors import StoreError
+from millwheel.model.keys import TABLETS
 from millwheel.store.base import Guard, Range, Shard, Store
+from millwheel.store.formats import check_tablets
 
 _Undo = list[tuple["MemoryShard", bytes, bytes | None]]
 
@@ -40,7 +42,7 @@ class MemoryShard:
             yield key, self._values[key]
 
     def prefetch(self, ranges: Sequence[Range]) -> None:
-        """A read costs nothing here."""
+        """Does nothing: a read costs nothing here."""
 
     def write(
         self,
@@ -58,11 +60,11 @@ class MemoryShard:
             self.restore(key, value)
 
     def size(self) -> int:
-        """The bytes of all keys and values."""
+        """The size of all keys and values in bytes."""
         return sum(len(key) + len(value) for key, value in self._values.items())
 
     def restore(self, key: bytes, value: bytes | None) -> None:
-        """Sets one value, or removes it, and logs what was there."""
+        """Sets or removes one value, and logs the previous one."""
         old = self._values.get(key)
         self._log.append((self, key, old))
         if value is None:
@@ -76,10 +78,12 @@ class MemoryShard:
 
 
 class MemoryStore(Store):
-    """A journal and shards in memory; nothing outlives the process."""
+    """A journal and shards in memory, lost with the process."""
 
-    def __init__(self, shards: int = 1) -> None:
+    def __init__(self, shards: int = 1, tablets: int = TABLETS) -> None:
+        check_tablets(shards, tablets)
         self._log: _Undo = []
+        self.tablets = tablets
         self.address = "memory:"
         self.all_shards = [MemoryShard(self._log) for _ in range(shards + 1)]
         self.journal: Shard = self.all_shards[0]
@@ -98,11 +102,11 @@ class MemoryStore(Store):
         return sum(shard.size() for shard in self.all_shards)
 
     def mark(self) -> None:
-        """Everything written from here on can be undone."""
+        """Starts the log of writes that `undo` reverts."""
         self._log.clear()
 
     def undo(self) -> None:
-        """Takes back every write since the mark."""
+        """Reverts every write since the mark."""
         log = list(self._log)
         for shard, key, old in reversed(log):
             shard.restore(key, old)

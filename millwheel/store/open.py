@@ -8,9 +8,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from millwheel.errors import StoreError
+from millwheel.model.keys import TABLETS
 from millwheel.objects import is_object_url
 from millwheel.store.base import Store
-from millwheel.store.keyspace import check_format
+from millwheel.store.formats import check_format
+from millwheel.store.keyspace import JournalKey
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.memory import MemoryStore
 from millwheel.store.unfinished import refuse_unfinished
@@ -19,32 +21,34 @@ _POSTGRES = ("postgresql", "postgres")
 _WITH_ID = re.compile(r"[?&]id=[0-9a-f]+$")
 
 
-def open_store(where: str | os.PathLike[str], *, shards: int = 1) -> Store:
-    """Opens or makes a store: a path, ``lmdb:///path``, ``postgresql://host/database``,
-    ``s3://bucket/prefix`` (``gs://``, ``az://``, ``file:///shared``), or ``memory:``.
+def open_store(where: str | os.PathLike[str], *, shards: int = 1, tablets: int = TABLETS) -> Store:
+    """Opens or makes a store; ``shards`` and ``tablets`` are those of a new one.
+
+    ``where`` is a path, ``lmdb:///path``, ``postgresql://host/database``, ``s3://bucket/prefix`` (``gs://``,
+    ``az://``, ``file:///shared``), or ``memory:``.
 
     >>> open_store("memory:").address
     'memory:'
     """
-    return _open(where, shards=shards)
+    return _open(where, shards=shards, tablets=tablets)
 
 
 def open_existing(where: str | os.PathLike[str]) -> Store:
-    """Opens a store that is there; one that is not there, or not finished, is an error, and is not made."""
+    """Opens an existing store; a missing or unfinished one is an error."""
     return _checked(_open(where, existing=True))
 
 
 def open_to_read(where: str | os.PathLike[str]) -> Store:
-    """Opens a store to look at it, also while it is being made or used: nothing is ever written."""
+    """Opens a store read-only, also while it is being made or used."""
     return _checked(_open(where, readonly=True))
 
 
 def _checked(store: Store) -> Store:
-    """A store whose format this version reads, and no half of a copy; one that is being made has none yet."""
+    """Checks the format of a store, and that it is not an unfinished copy."""
     try:
         with store.journal.snapshot() as snapshot:
             refuse_unfinished(snapshot)
-            check_format(snapshot.get(b"format"))
+            check_format(snapshot.get(JournalKey.FORMAT), store.tablets)
     except BaseException:
         store.close()
         raise
@@ -52,22 +56,27 @@ def _checked(store: Store) -> Store:
 
 
 def _open(
-    where: str | os.PathLike[str], *, shards: int = 1, existing: bool = False, readonly: bool = False
+    where: str | os.PathLike[str],
+    *,
+    shards: int = 1,
+    tablets: int = TABLETS,
+    existing: bool = False,
+    readonly: bool = False,
 ) -> Store:
     text = os.fspath(where)
     if not isinstance(text, str) or not text:
         raise StoreError(f"a store is a path or a URL, not {where!r}")
     if text in ("memory:", "memory://"):
-        return MemoryStore(shards)
+        return MemoryStore(shards, tablets)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return LmdbStore(text, shards=shards, existing=existing, readonly=readonly)
+        return LmdbStore(text, shards=shards, tablets=tablets, existing=existing, readonly=readonly)
     if scheme in _POSTGRES:
-        return _postgres(text, shards=shards, existing=existing, readonly=readonly)
+        return _postgres(text, shards=shards, tablets=tablets, existing=existing, readonly=readonly)
     if is_object_url(text):
         from millwheel.store.objects.object_store import ObjectStore
 
-        return ObjectStore(text, shards=shards, existing=existing, readonly=readonly)
+        return ObjectStore(text, shards=shards, tablets=tablets, existing=existing, readonly=readonly)
     if scheme != "lmdb":
         raise StoreError(
             f"there is no store for {scheme}://: use a path, lmdb:///path, postgresql://host/database, "
@@ -80,14 +89,15 @@ def _open(
     return LmdbStore(
         unquote(parts.netloc + parts.path),
         shards=shards,
+        tablets=tablets,
         sync=query.get("sync", ["1"]) != ["0"],
-        identity=query.get("id", [None])[0],  # only an address has it: such a store is there, or gone
+        identity=query.get("id", [None])[0],  # only an address has it: such a store exists, or was removed
         existing=existing,
         readonly=readonly,
     )
 
 
-def _postgres(url: str, *, shards: int, existing: bool, readonly: bool) -> Store:
+def _postgres(url: str, *, shards: int, tablets: int, existing: bool, readonly: bool) -> Store:
     try:
         from millwheel.store.postgres.postgres_store import PostgresStore
     except ImportError as error:
@@ -95,11 +105,11 @@ def _postgres(url: str, *, shards: int, existing: bool, readonly: bool) -> Store
             f"a store in PostgreSQL needs psycopg, which cannot be imported ({error}): "
             "pip install 'millwheel-spark[postgres]'"
         ) from error
-    return PostgresStore(url, shards=shards, existing=existing, readonly=readonly)
+    return PostgresStore(url, shards=shards, tablets=tablets, existing=existing, readonly=readonly)
 
 
 def place_of(address: str) -> str:
-    """Where an address leads, whichever store stands there: it has an identity besides.
+    """The location of an address, without the store's identity.
 
     >>> place_of("lmdb:///state?sync=1&id=5f2"), place_of("postgresql://db/x?schema=s&id=5f2")
     ('lmdb:///state', 'postgresql://db/x?schema=s')

@@ -1,4 +1,4 @@
-"""Records that wait for the watermark, as they are stored (``in_order=True``): a piece of a tablet's."""
+"""Buffered records (``in_order=True``) as they are stored: pieces of a tablet's."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from millwheel.store.keyspace import after, waiting_prefix
 
 
 class Waiters(NamedTuple):
-    """A piece as it is stored: records in order of time."""
+    """A stored piece: records in order of time."""
 
     streams: list[str]
     keys: list[str]
     timestamps: list[int]
     ids: list[RecordId | None] | None
     late: list[int]
-    """The places of those that were late when they came, and are still to be handed over."""
+    """The positions of late records that are still to be delivered."""
     values: list[Any] | None
     json: list[bytes] | None
 
     def to_bytes(self) -> bytes:
-        """For the store."""
+        """Encodes it for the store."""
         names = sorted(set(self.streams))
         numbers = [names.index(stream) for stream in self.streams] if len(names) > 1 else None
         times = array("q", self.timestamps).tobytes()
@@ -54,7 +54,7 @@ def pieces(snapshot: Snapshot, computation: int, tablet: int) -> Iterator[Waiter
 def of_key(
     snapshot: Snapshot, computation: int, tablet: int, key: str
 ) -> Iterator[tuple[int, str, Any, bool]]:
-    """A key's records that wait: timestamp, stream, value, whether it was late. Its tablet is read."""
+    """A key's buffered records: timestamp, stream, value, if late. Reads its tablet."""
     for found in pieces(snapshot, computation, tablet):
         for place, mine in enumerate(found.keys):
             if mine == key:

@@ -11,7 +11,7 @@ Times = dict[str, int]
 
 
 class Row(NamedTuple):
-    """A row as it is read; ``state`` is None where the key has timers or holds only.
+    """A decoded row; ``state`` is None if the key has only timers or holds.
 
     A tag has one timer, of one clock: it is in ``timers`` (the watermark's) or in ``wall``.
     """
@@ -22,18 +22,18 @@ class Row(NamedTuple):
     holds: Times
     key: str | None
     version: int = 1
-    """Of the computation that wrote the state."""
+    """The version of the computation that wrote the state."""
 
 
 _PLAIN = b"\x00"
 _FULL = b"\x01"
-_VERSIONED = 2  # then the version, and the row as it is without one
+_VERSIONED = 2  # followed by the version and the row without one
 
 
 def encode_row(
     state: bytes | None, timers: Times, wall: Times, holds: Times, long_key: str | None, version: int = 1
 ) -> bytes:
-    """The bytes of a row; most rows of a steady pipeline are a state and one byte."""
+    """Encodes a row; most rows of a steady pipeline are a state and one byte."""
     if version != 1:
         return with_version(encode_row(state, timers, wall, holds, long_key), version)
     if wall or holds or long_key is not None:
@@ -44,17 +44,17 @@ def encode_row(
 
 
 def with_version(row: bytes, version: int) -> bytes:
-    """The bytes of a row whose state a computation of some version wrote; version 1 is not told."""
+    """A row's bytes with the version of its state; version 1 is not stored."""
     return row if version == 1 else bytes((_VERSIONED,)) + version.to_bytes(2, "big") + row
 
 
 def row_version(row: bytes | None) -> int:
-    """Of the computation that wrote a row's state."""
+    """The version of the computation that wrote a row's state."""
     return int.from_bytes(row[1:3], "big") if row is not None and row[0] == _VERSIONED else 1
 
 
 def row_parts(data: bytes | None) -> tuple[bytes | None, Times, Times, Times, str | None]:
-    """The inverse of `encode_row`: what a `Row` has, without one; of no row, nothing."""
+    """The inverse of `encode_row` as a tuple; empty fields without a row."""
     if data is None:
         return None, {}, {}, {}, None
     if data[0] == 0:

@@ -1,8 +1,8 @@
-"""Folders in memory that end with the process that made them, also where it was killed.
+"""Folders in memory that are removed after their process, also if it was killed.
 
-A folder has a file that its process keeps locked; the kernel releases the lock when the process ends, however
-it ends, and in whatever container it was. So a folder that nobody has locked belongs to nobody, and the next
-process that makes one removes it.
+A folder has a file that its process keeps locked; the kernel releases the lock when the process ends, in
+any way and in any container. So a folder without a lock has no owner, and the next process that makes one
+removes it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OWNER = "owner"
 
 
 class Scratch:
-    """A folder of this process's own: see `path`."""
+    """A folder of this process: see `path`."""
 
     def __init__(self, kind: str, place: str | None = None) -> None:
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=place))
-            with suppress(FileNotFoundError):  # another process has swept it away before it was locked
+            with suppress(FileNotFoundError):  # another process has removed it before it was locked
                 self._lock = os.open(self.path / _OWNER, os.O_RDWR | os.O_CREAT, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
                 if os.path.exists(self.path / _OWNER):
@@ -45,7 +45,7 @@ class Scratch:
 
 
 def sweep(place: str = MEMORY) -> list[Path]:
-    """Removes the folders of processes that are gone; returns them."""
+    """Removes the folders of processes that ended; returns them."""
     removed = []
     for owner in Path(place).glob(f"{_PREFIX}*/{_OWNER}"):
         try:

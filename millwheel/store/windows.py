@@ -1,9 +1,9 @@
-"""Rows of windows: the keys of one tablet and window, and their aggregates as columns.
+"""Rows of windows: the keys of one tablet and window, and their aggregates.
 
-Such a row stands among the rows of keys, under a suffix that no key has: the tablet, and the start of the
+Such a row is among the rows of keys, under a suffix that no key has: the tablet, and the start of the
 window. It has one timer, the window's end, which counts once for each of its keys. So all that holds for rows
-(the timer index, the counters, the cache, checksums, copies) holds for it; who wants keys sees them through
-`by_key`.
+(the timer index, the counters, the cache, checksums, copies) holds for it; `by_key` shows its keys one
+by one.
 """
 
 from __future__ import annotations
@@ -18,28 +18,39 @@ from millwheel.errors import StoreError
 from millwheel.model import codec as codecs
 from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.folding import Folding, FoldKind
-from millwheel.model.keys import TABLETS, key_text, tablet
+from millwheel.model.keys import PARTS, key_text, tablet
 from millwheel.model.time import MAX_TIME
 from millwheel.store.base import Snapshot
-from millwheel.store.keyspace import after, row_prefix, row_suffix, time_bytes, time_of
+from millwheel.store.keyspace import (
+    after,
+    part_of,
+    row_prefix,
+    row_suffix,
+    rows_range,
+    tablet_of,
+    tablet_start,
+    time_bytes,
+    time_of,
+)
 from millwheel.store.row import Row, decode_row
 
 END: Final = "end"
 """The tag of a window's timer."""
 
-_MARK = b"\xfe"  # where a key's text begins: never a byte of UTF-8, and not that of a long key
-_PLACE = 8  # bytes before it: the tablet where a key has its fingerprint, and zeros
+_MARK = b"\xfe"  # in place of a key's text: never a byte of UTF-8, and not that of a long key
+_ZEROS = bytes(6)
+_PLACE = 2 + len(_ZEROS)  # bytes before it: the tablet in place of the fingerprint, and zeros
 _SUFFIX = _PLACE + 1 + 8
 _CODES: dict[str, type] = {"q": int, "d": float}
 OBJECTS: Final = "o"
-"""The code of a column that is no array: of what its aggregate's own functions made."""
+"""The code of a column that is not an array: its aggregate's own accumulators."""
 
 
 class StoredColumn(NamedTuple):
     """One aggregate of each key, as it is stored.
 
-    ``data`` are 64-bit numbers by ``code``, and ``counts`` of how many values each was made; of a count there
-    are no ``counts``. Of `OBJECTS`, ``data`` is the list of what is so far, through the codec of states.
+    ``data`` are 64-bit numbers by ``code``, and ``counts`` the number of values in each; a count has no
+    ``counts``. For `OBJECTS`, ``data`` is the list of accumulators, in the codec of states.
     """
 
     kind: str
@@ -48,7 +59,7 @@ class StoredColumn(NamedTuple):
     counts: bytes | None
 
     def objects(self) -> list[Any]:
-        """What is so far, as the aggregate's own functions have it."""
+        """The accumulators, for the aggregate's own functions."""
         if self.code == OBJECTS:
             found: list[Any] = codecs.msgpack.decode(self.data)
             return found
@@ -62,18 +73,18 @@ class StoredColumn(NamedTuple):
 
 
 class WindowRow(NamedTuple):
-    """What a row of a window has."""
+    """The content of a window's row."""
 
     signature: str
-    """Of the folding that wrote it."""
+    """The signature of the folding that wrote it."""
     start: int
     end: int
-    """As a time that a watermark can reach."""
+    """The window's end, as a time that a watermark can reach."""
     keys: list[str]
     columns: list[StoredColumn]
 
     def to_bytes(self) -> bytes:
-        """The state of the row: MessagePack, as a state by key is by default."""
+        """The state of the row: MessagePack, the default codec of states."""
         columns = [list(column) for column in self.columns]
         return pack_plain([len(self.keys), self.signature, self.start, self.end, self.keys, columns])
 
@@ -83,17 +94,18 @@ class WindowRow(NamedTuple):
         count, signature, start, end, keys, columns = unpack(data)
         found = WindowRow(signature, start, end, keys, [StoredColumn(*column) for column in columns])
         if count != len(keys):
-            raise ValueError(f"the row of a window names {len(keys)} keys, and has {count}")
+            raise ValueError(f"the row of a window has {len(keys)} keys, and its header {count}")
         return found
 
 
-def window_suffix(place: int, start: int) -> bytes:
-    """What names a window of a tablet within a computation.
+def window_suffix(place: int, start: int, tablets: int) -> bytes:
+    """The suffix of a tablet's window within a computation; ``tablets`` in total.
 
-    >>> is_window(window_suffix(3, -5)), window_of(window_suffix(3, -5)), is_window(row_suffix("key"))
+    >>> one = window_suffix(3, -5, 64)
+    >>> is_window(one), window_of(one, 64), is_window(row_suffix("key"))
     (True, (3, -5), False)
     """
-    return bytes((place << 2, 0, 0, 0, 0, 0, 0, 0)) + _MARK + time_bytes(start)
+    return tablet_start(place, tablets) + _ZEROS + _MARK + time_bytes(start)
 
 
 def is_window(suffix: bytes) -> bool:
@@ -101,41 +113,41 @@ def is_window(suffix: bytes) -> bool:
     return suffix[_PLACE : _PLACE + 1] == _MARK and len(suffix) == _SUFFIX
 
 
-def window_of(suffix: bytes) -> tuple[int, int]:
+def window_of(suffix: bytes, tablets: int) -> tuple[int, int]:
     """The tablet and the start of a window."""
-    return suffix[0] >> 2, time_of(suffix[_PLACE + 1 :])
+    return tablet_of(suffix, tablets), time_of(suffix[_PLACE + 1 :])
 
 
-def windows_range(computation: int, place: int) -> tuple[bytes, bytes]:
-    """Where the windows of a tablet stand."""
-    prefix = row_prefix(computation) + window_suffix(place, 0)[: _PLACE + 1]
+def windows_range(computation: int, place: int, tablets: int) -> tuple[bytes, bytes]:
+    """The key range of a tablet's windows."""
+    prefix = row_prefix(computation) + window_suffix(place, 0, tablets)[: _PLACE + 1]
     return prefix, after(prefix)
 
 
 def keys_in(state: bytes | None) -> int:
-    """How many keys the row of a window has, by its state."""
+    """The number of keys in a window's row, by its state."""
     return 0 if state is None else _head(state)[0]
 
 
-def find_row(snapshot: Snapshot, computation: int, key: str) -> Row | None:
-    """A key's row; of one that is in windows, the row that it would have by itself."""
+def find_row(snapshot: Snapshot, computation: int, key: str, tablets: int) -> Row | None:
+    """A key's row; for one in windows, the row that it would have by itself."""
     data = snapshot.get(row_prefix(computation) + row_suffix(key))
     if data is not None:
         return decode_row(data)
     found = _Keys(only=key)
-    for _, value in snapshot.scan(*windows_range(computation, tablet(key))):
+    for _, value in snapshot.scan(*windows_range(computation, tablet(key, tablets), tablets)):
         found.add(value)
     return found.rows().get(key)
 
 
 def by_key(entries: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[str, Row]]:
-    """Every key's row among entries in order, those that are in windows at the end of their tablet."""
+    """Every key's row in order; those of windows at the end of their part."""
     found, place = _Keys(), -1
     for entry, value in entries:
         suffix = entry[len(prefix) :]
-        if suffix[0] >> 2 != place:
+        if part_of(suffix) != place:
             yield from found.rows().items()
-            found, place = _Keys(), suffix[0] >> 2
+            found, place = _Keys(), part_of(suffix)
         if is_window(suffix):
             found.add(value)
             continue
@@ -148,14 +160,14 @@ def by_key(entries: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tu
 
 OTHER_FORM: Final = (
     "computation {!r}: the store has open windows of it that another operator wrote: its windows, its "
-    "aggregates or their fields are not those of this one. Give the operator another name, or run the old "
+    "aggregates or their fields differ from this one's. Give the operator another name, or run the old "
     "pipeline until its windows are closed"
 )
-"""What is wrong where `other_form` says so, of a computation."""
+"""The message if `other_form` is True, for a computation."""
 
 
 def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) -> bool:
-    """Whether a shard has state of a computation that one with this folding, or with none, cannot take up."""
+    """Whether a shard has a computation's state that this folding cannot read."""
     prefix = row_prefix(computation)
     first = next(snapshot.scan(prefix, after(prefix)), None)
     while first is not None:
@@ -168,20 +180,20 @@ def other_form(snapshot: Snapshot, computation: int, folding: Folding | None) ->
                 return True
         elif folding is not None and state is not None and windows_in(state, row.timers, folding) is None:
             return True
-        # One row of each kind in a tablet tells for all of them.
-        place = suffix[0] >> 2
-        behind = windows_range(computation, place)[1] if is_window(suffix) else None
-        if behind is None:
-            behind = prefix + bytes(((place + 1) << 2,)) if place + 1 < TABLETS else after(prefix)
+        # One row of each kind in a part is a sufficient sample.
+        if is_window(suffix):
+            behind = after(first[0][: len(prefix) + _PLACE + 1])
+        else:
+            behind = rows_range(computation, part_of(suffix), PARTS)[1]
         first = next(snapshot.scan(behind, after(prefix)), None) if behind < after(prefix) else None
     return False
 
 
 def windows_in(state: bytes, timers: Mapping[str, int], folding: Folding) -> dict[int, list[Any]] | None:
-    """The windows in a row by key, of a version that had no others; None where it is another's state."""
+    """The windows in a row by key of an earlier version; None: another's state."""
     try:
         found = codecs.msgpack.decode(state)
-    except Exception:  # of a computation with another codec
+    except Exception:  # written with another codec
         return None
     fits = isinstance(found, dict) and all(
         type(start) is int
@@ -197,18 +209,18 @@ def windows_in(state: bytes, timers: Mapping[str, int], folding: Folding) -> dic
 
 
 def _is_of(kind: FoldKind, so_far: Any) -> bool:
-    """Whether what is so far may be of an aggregate of this kind, and not of one that keeps more."""
+    """Whether an accumulator may be of an aggregate of this kind."""
     if kind == "count":
         return type(so_far) is int
     if kind == "mean":
         return isinstance(so_far, list) and len(so_far) == 2 and type(so_far[1]) is int
-    if isinstance(so_far, dict):  # a sum of more than 64 bits is a text in one
+    if isinstance(so_far, dict):  # a sum of more than 64 bits is stored as a text in a dict
         return kind == "sum" and len(so_far) == 1 and isinstance(next(iter(so_far.values())), str)
     return not isinstance(so_far, list | bytes)
 
 
 class _Keys:
-    """Keys with their windows: {start: what is so far of each aggregate}, and when the first one ends."""
+    """Keys with their windows: {start: accumulators}, and the end of the first one."""
 
     def __init__(self, only: str | None = None) -> None:
         self._only = only
@@ -219,7 +231,7 @@ class _Keys:
         """Adds the row of a window."""
         state = decode_row(value).state
         if state is None:
-            raise StoreError("the row of a window has nothing in it: see store check")
+            raise StoreError("the row of a window is empty: see store check")
         row = WindowRow.from_bytes(state)
         if self._only is not None and self._only not in row.keys:
             return

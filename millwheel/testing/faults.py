@@ -1,8 +1,8 @@
-"""What can go wrong, decided by one seed: the world that a simulated pipeline runs in.
+"""Failures, decided by one seed: the world of a simulated pipeline.
 
 Drivers are threads of which one runs at a time. At every point at which a real process could die or be
-stopped (before and after each write, before each reading of the journal, between tasks) the seed decides
-who goes on, and whether something fails. The same seed gives the same run.
+stopped (before and after each write, before each read of the journal, between tasks) the seed decides
+which one continues, and whether something fails. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -20,43 +20,45 @@ from millwheel.worker.commit import AlreadyCommitted
 
 
 class Lost(BaseException):
-    """An attempt at a task is gone, with or without its write. No code under test may catch it."""
+    """An attempt at a task died, with or without its write; never caught under test."""
 
 
 class Killed(BaseException):
-    """A driver and all its tasks are gone. No code under test may catch it."""
+    """A driver and all its tasks died; never caught under test."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How often each fault happens: its chance at each point where it can, and ``most`` of all together."""
+    """The probability of each fault at each point, and ``most`` faults in total."""
 
     kill: float = 0.01
     """A driver dies, its tasks with it; a new one starts on the same store."""
     pause: float = 0.01
-    """A driver stands still while another one takes over; then it wakes up and goes on."""
+    """A driver is suspended while another one takes over; then it resumes."""
     lose: float = 0.03
     """An attempt at a task dies, before its write or after it."""
     late: float = 0.03
-    """An attempt is given up as lost, and its write arrives at some later time."""
+    """An attempt is presumed lost, and its write arrives later."""
     repeat: float = 0.05
-    """A task is run a second time though the first attempt has answered; either answer may count."""
+    """A task is run again though the first attempt has answered; either may count."""
     fail: float = 0.03
-    """An epoch fails for a reason that is mended before the next driver starts: a bad file, a bug."""
+    """An epoch fails for a reason that is fixed before the next driver starts."""
+    raises: float = 0.03
+    """A hook raises in one task of a level, whatever the others do; fixed before the next start."""
     silent: float = 0.1
     """A resident task has run a compact epoch, and its answer is lost."""
     stale: float = 0.1
-    """A resident task is taken for dead, and goes on beside whatever is done in its place."""
+    """A resident task is presumed dead, and continues beside its replacement."""
     slow: float = 0.02
-    """A hook takes so long that its step leaves the rest of its records to the next epoch."""
+    """A hook takes so long that its step leaves the rest of its records."""
     cut: float = 0.02
-    """A store is cut off: in the middle of a step's reading, or of a write, which it then makes again."""
+    """The store is cut off during a step's read, or a write, which it then repeats."""
     jump: float = 0.05
     """The clock jumps, forwards or backwards."""
     reshape: float = 0.2
     """Between two epochs, key intervals are moved, split and merged."""
     change: float = 0.1
-    """Between two epochs the pipeline becomes another one of its variants, where it has some."""
+    """Between two epochs the pipeline changes to another one of its variants."""
     most: int = 12
 
 
@@ -66,7 +68,7 @@ _ENDLESS = 10_000  # turns: a schedule has some hundred
 
 
 class Actor(threading.Thread):
-    """A driver's process. It runs only when it is given the turn."""
+    """A driver's process, which runs only in its turn."""
 
     def __init__(self, world: World, body: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -109,7 +111,7 @@ class World:
         self.base = base
         self.back = threading.Semaphore(0)
         self.happened: Counter[str] = Counter()
-        """How often each fault was."""
+        """By fault: how often it happened."""
         self._left = faults.most
         self._late: list[_LateWrite] = []
         self._actors: list[Actor] = []
@@ -123,19 +125,19 @@ class World:
         return _SimulatedStore(self)
 
     def clock(self) -> int:
-        """A wall clock that cannot be relied on."""
+        """An unreliable wall clock."""
         self._time += self.random.randrange(1, 1_000)
         if self.happens("jump"):
             self._time += self.random.choice((-1, 1)) * self.random.randrange(1, 100_000_000)
         return self._time
 
     def ticks(self) -> float:
-        """The clock that a worker times its steps with, in seconds."""
+        """The clock of workers' steps, in seconds."""
         self._ticks += 10.0 if self.happens("slow") else 1e-6
         return self._ticks
 
     def happens(self, fault: str) -> bool:
-        """Whether a fault is due here."""
+        """Whether a fault happens here."""
         chance = getattr(self.faults, fault)
         if self._left <= 0 or not chance or self.random.random() >= chance:
             return False
@@ -144,9 +146,9 @@ class World:
         return True
 
     def run(self, body: Callable[[], bool]) -> None:
-        """Runs drivers until one has brought everything to its end, and all others have ended too.
+        """Runs drivers until one has finished everything, and all others have ended.
 
-        ``body`` is one driver's life; it returns whether all is done.
+        ``body`` is the life of one driver; it returns whether all is done.
         """
         done = False
 
@@ -174,7 +176,7 @@ class World:
             self._write_late()
 
     def spawn(self, body: Callable[[], None]) -> None:
-        """Starts a process that takes turns with the drivers, and is no driver."""
+        """Starts another process that takes turns with the drivers."""
         self._start(body)
 
     def _start(self, body: Callable[[], None]) -> Actor:
@@ -184,7 +186,7 @@ class World:
         return actor
 
     def point(self) -> None:
-        """A moment in which anything may happen to the process that runs."""
+        """A point at which anything may happen to the current process."""
         if self._late and self.random.random() < 0.2:
             self._write_late()
         if self.happens("kill"):
@@ -202,7 +204,7 @@ class World:
 
     @property
     def current(self) -> Actor:
-        """Whose turn it is."""
+        """The current process."""
         assert self._current is not None
         return self._current
 
@@ -215,7 +217,7 @@ class World:
         *,
         kept: bool,
     ) -> None:
-        """A write by whoever runs: it may not come to it, come late, or be the last thing its writer did."""
+        """A write of the current process, which may be lost, late, or its last action."""
         puts, deletes = list(puts), list(deletes)
         self.point()
         in_task = self.current.in_task
@@ -226,7 +228,7 @@ class World:
             raise Lost
         shard.write(puts, deletes, guard, kept=kept)
         if self.happens("cut"):
-            shard.write(puts, deletes, guard, kept=kept)  # nobody has heard of the first one
+            shard.write(puts, deletes, guard, kept=kept)  # the first one had no answer
         if in_task and self.happens("lose"):
             raise Lost
         self.point()
@@ -241,7 +243,7 @@ class World:
 
 
 class _SimulatedShard:
-    """A shard as one process reaches it."""
+    """A shard as seen by one process."""
 
     def __init__(self, world: World, shard: Shard, *, journal: bool) -> None:
         self._world = world
@@ -270,7 +272,7 @@ class _SimulatedShard:
 
 
 class _CutSnapshot:
-    """A reading that is cut off after some reads."""
+    """A snapshot that is cut off after some reads."""
 
     def __init__(self, snapshot: Snapshot, left: int) -> None:
         self._snapshot = snapshot
@@ -296,14 +298,15 @@ class _CutSnapshot:
 
 
 class _SimulatedStore(Store):
-    """Any number of drivers may open it at a time: it is the sequencers that must keep them apart.
+    """A store that many drivers may open: only sequencers keep them apart.
 
-    A store that is another one on each host gives a process its own with ``handle``.
+    A store that differs by host gives a process its own with ``handle``.
     """
 
     def __init__(self, world: World) -> None:
         base: Store = world.base.handle() if hasattr(world.base, "handle") else world.base
         self.address = base.address
+        self.tablets = base.tablets
         self.journal = _SimulatedShard(world, base.journal, journal=True)
         self.shards: Sequence[_SimulatedShard] = [
             _SimulatedShard(world, shard, journal=False) for shard in base.shards
@@ -311,10 +314,10 @@ class _SimulatedStore(Store):
         self._base = base
 
     def lock(self, owner: str, *, takeover: bool = False) -> None:
-        """Nobody is kept out."""
+        """Refuses no one."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resource is held."""
 
     def size(self) -> int:
         return self._base.size()

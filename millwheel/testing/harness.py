@@ -1,7 +1,7 @@
-"""The harness: a pipeline under a hand-driven clock, in this process.
+"""The harness: a pipeline with a manual clock, in this process.
 
-It runs the code that runs on Spark, the driver, the worker and the watermarks, over a store in memory;
-only the carrier of the frames is another.
+It runs the same code as on Spark, the driver, the worker and the watermarks, over a store in memory;
+only the carrier of the frames differs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from millwheel.worker.step import Worker
 
 
 class _Sent(Injector):
-    """Stands in for one of the pipeline's injectors: what was sent, up to a watermark set by hand."""
+    """Replaces an injector of the pipeline: sent records, and a manual watermark."""
 
     def __init__(self, original: Injector) -> None:
         self.errors = original.errors
@@ -61,7 +61,7 @@ class _Sent(Injector):
 
 
 class Harness:
-    """Runs a pipeline epoch by epoch: each `send`, `advance` and `advance_wall` is one.
+    """Runs a pipeline; each `send`, `advance` and `advance_wall` is one epoch.
 
     >>> import millwheel as mw
     >>> class Counter(mw.Computation):
@@ -89,19 +89,19 @@ class Harness:
         due_limit: int = DUE_LIMIT,
         step_budget: float = math.inf,
     ) -> None:
-        self._graph, self._sent, self._taps = _stand_in(pipeline)
+        self._graph, self._sent, self.taps = _stand_in(pipeline)
         self.store = MemoryStore(1 << (slots - 1).bit_length())
-        """What a run would have in its store: to be checked, read by the tools, or damaged by a test."""
+        """The store of the run: for checks, tools, and damage by a test."""
         self._options = Options(slots=slots, due_limit=due_limit, step_budget=step_budget)
         self._order = random.Random(seed)
         self._wall = 0
         self._nested = 0
         self._draining = False
         self._start()
-        self._begin = self._driver.tally.totals.copy()
+        self._begin = self.driver.tally.totals.copy()
 
     def _start(self, start: Start = Start.RECOVERY) -> None:
-        self._driver = Driver(
+        self.driver = Driver(
             self._graph,
             self.store,
             self._options,
@@ -109,7 +109,7 @@ class Harness:
             owner="the harness",
             start=start,
         )
-        worker = Worker(self._graph, self._driver.numbers, self.store, self._order)
+        worker = Worker(self._graph, self.driver.numbers, self.store, self._order)
         self._executor = LocalExecutor(worker)
 
     def send(
@@ -122,7 +122,7 @@ class Harness:
         except Exception as error:
             raise InputError(
                 f"stream {stream!r}: the value {shorten(value)} cannot be sent "
-                f"({type(error).__name__}: {error}); a value is what MessagePack carries "
+                f"({type(error).__name__}: {error}); a value has MessagePack types "
                 "(None, bool, int, float, str, bytes, list, dict), or a "
                 "registered dataclass"
             ) from error
@@ -154,11 +154,11 @@ class Harness:
         self._start()
 
     def reopen(self) -> None:
-        """Ends the run, and begins the next one on the same store.
+        """Ends the run, and starts the next one on the same store.
 
-        Where every injector is at its end, or was drained, the run closes: the watermarks go back to how far
-        event time really was, each stream's to its newest timestamp plus one. Otherwise it was stopped, and
-        all is as it was.
+        If every injector is at its end, or was drained, the run closes: the watermarks go back to how far
+        event time was, each stream's to its newest timestamp plus one. Otherwise it was stopped, and
+        nothing changes.
 
         >>> import millwheel as mw
         >>> p = mw.Pipeline("echo")
@@ -184,7 +184,7 @@ class Harness:
         self._start(Start.RUN)
 
     def _close(self) -> None:
-        driver = self._driver
+        driver = self.driver
         while (plan := driver.next_plan_to_the_end()) is not None:
             driver.run(plan, self._executor)
         driver.conclude()
@@ -198,25 +198,25 @@ class Harness:
             yield
 
     def output(self, stream: str) -> list[Record]:
-        """The records that a stream has carried, in the order of the epochs."""
-        tap = self._taps.get(stream)
+        """The records of a stream so far, in the order of the epochs."""
+        tap = self.taps.get(stream)
         if tap is None:
             owner = stream.removesuffix(ERRORS_SUFFIX).removesuffix(LATE_SUFFIX)
             if owner != stream and (owner in self._graph.nodes or owner in self._sent):
                 return []
-            raise PipelineError(f"there is no stream {stream!r}: there are {', '.join(sorted(self._taps))}")
+            raise PipelineError(f"there is no stream {stream!r}: there are {', '.join(sorted(self.taps))}")
         return tap.records
 
     def state(self, computation: str, key: str) -> Any:
-        """A key's state; None where the key has no row."""
-        row = self._row(computation, key)
+        """A key's state; None if the key has no row."""
+        row = self.row(computation, key)
         if row is None or row.state is None:
             return None
         return self._graph.nodes[computation].computation.codec.decode(row.state)
 
     def timers(self, computation: str, key: str) -> list[Timer]:
         """A key's pending timers, in the order in which they will fire."""
-        row = self._row(computation, key)
+        row = self.row(computation, key)
         if row is None:
             return []
         timers = [Timer(tag, time, WATERMARK) for tag, time in row.timers.items()]
@@ -226,16 +226,16 @@ class Harness:
     def low_watermark(self, computation: str) -> int:
         """A computation's low watermark (4.5)."""
         self._node(computation)
-        return self._driver.authority.lows[computation]
+        return self.driver.authority.lows[computation]
 
     def explain_watermark(self, computation: str) -> Explanation:
-        """Why a computation's low watermark stands where it stands."""
+        """Why a computation's low watermark has its value."""
         return explain(self.store, computation)
 
     def status(self) -> Report:
         """The counts since the harness was made, crashes included."""
-        self._driver.tally.baseline = self._begin
-        return self._driver.report()
+        self.driver.tally.baseline = self._begin
+        return self.driver.report()
 
     def _injector(self, stream: str) -> _Sent:
         if stream not in self._sent:
@@ -250,16 +250,18 @@ class Harness:
                 f"there is no computation {computation!r}: there are {', '.join(self._graph.nodes)}"
             )
 
-    def _row(self, computation: str, key: str) -> Row | None:
+    def row(self, computation: str, key: str) -> Row | None:
+        """A key's row in the store; None if it has none."""
         self._node(computation)
         shards = self.store.shards
-        shard = shards[tablet(key) * len(shards) // 64]
+        tablets = self.store.tablets
+        shard = shards[tablet(key, tablets) * len(shards) // tablets]
         with shard.snapshot() as snapshot:
-            return find_row(snapshot, self._driver.numbers[computation], key)
+            return find_row(snapshot, self.driver.numbers[computation], key, tablets)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """One call, or the outermost of several, is one epoch; if it fails, all is as before."""
+        """One call, or the outermost of several, is one epoch; undone if it fails."""
         if self._nested:
             yield
             return
@@ -271,7 +273,7 @@ class Harness:
         try:
             yield
             self._run_once()
-            while self._draining and self._driver.held:
+            while self._draining and self.driver.held:
                 self._run_once(Mode.DRAIN)
         except BaseException:
             self._wall = wall
@@ -292,19 +294,19 @@ class Harness:
         return [sink for sink in sinks if isinstance(sink, Collect)]
 
     def _run_once(self, mode: Mode = Mode.FORCED) -> None:
-        """One epoch, and those that take up what it left."""
+        """One epoch, and those that continue it."""
         while True:
-            plan = self._driver.next_plan(mode)
+            plan = self.driver.next_plan(mode)
             assert plan is not None
-            self._driver.run(plan, self._executor)
-            if self._driver.settled:
+            self.driver.run(plan, self._executor)
+            if self.driver.settled:
                 return
 
 
 def _stand_in(pipeline: Pipeline) -> tuple[Graph, dict[str, _Sent], dict[str, Collect]]:
-    """The graph with injectors that are driven by hand, and a tap on every stream.
+    """The graph with manual injectors, and a tap on every stream.
 
-    Of the pipeline's own sinks only those in memory are fed: a test does not write elsewhere.
+    Of the pipeline's own sinks only those in memory are used: a test does not write elsewhere.
     """
     graph = build(pipeline)
     sent: dict[str, _Sent] = {}

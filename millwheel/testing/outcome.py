@@ -1,4 +1,4 @@
-"""How a simulated run ended, and whether that is how an undisturbed one ends."""
+"""The outcome of a simulated run, and its comparison with an undisturbed one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millwheel.store.row import Row
 
 @dataclass
 class Simulated:
-    """How a run ended."""
+    """The outcome of a run."""
 
     outputs: dict[str, list[Record]]
     """By stream: its records, in the order of the epochs."""
@@ -23,12 +23,12 @@ class Simulated:
     rows: dict[str, dict[str, Row]]
     """By computation and key: the row, with timers and holds."""
     happened: Counter[str] = field(default_factory=Counter)
-    """How often each fault was."""
+    """By fault: how often it happened."""
     epochs: int = 0
 
 
 def compare(expected: Simulated, found: Simulated) -> None:
-    """Records and states of two runs must be the same; which epoch a record came in does not matter."""
+    """Compares records and states of two runs; the epoch of a record does not matter."""
     for stream, records in expected.outputs.items():
         wanted, got = _counted(records), _counted(found.outputs[stream])
         if wanted != got:

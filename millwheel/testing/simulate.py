@@ -1,4 +1,4 @@
-"""A simulator: a pipeline under every failure that a seed can think of, in this process.
+"""A simulator: a pipeline under random failures from a seed, in this process.
 
 The driver, the worker and the store's protocol are the real ones; the processes, the clock, the network
 and the failures are simulated, and one seed decides all of them (see `millwheel.testing.faults`). A run
@@ -12,47 +12,33 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Any
 
-from millwheel.errors import EngineError, FencedError, InputError, MillWheelError, PipelineError
+from millwheel.errors import EngineError, FencedError, MillWheelError, PipelineError
 from millwheel.master.driver import Driver
 from millwheel.master.intervals import Cuts
 from millwheel.master.options import Options
 from millwheel.model.codec import unpack
 from millwheel.model.graph import Graph, build
-from millwheel.model.keys import TABLETS
 from millwheel.model.pipeline import Pipeline
 from millwheel.store.base import Store
-from millwheel.store.keyspace import after, row_prefix
-from millwheel.store.memory import MemoryShard, MemoryStore
+from millwheel.store.keyspace import JournalKey, after, row_prefix
+from millwheel.store.memory import MemoryStore
 from millwheel.store.row import Row
 from millwheel.store.tools.check import check as check_store
 from millwheel.store.windows import by_key
-from millwheel.testing.faults import NO_FAULTS, Faults, Lost, World
+from millwheel.testing.faults import NO_FAULTS, Faults, World
 from millwheel.testing.outcome import Simulated, compare
-from millwheel.testing.stale import go_on
+from millwheel.testing.simulated_executor import SHARDS, Mishap, SimulatedExecutor
 from millwheel.testing.taps import Taps
-from millwheel.worker.cache import Cache
-from millwheel.worker.commit import Deferred, committed, settle, weak_levels
-from millwheel.worker.envelope import Frame
-from millwheel.worker.epoch import inject, run_epoch, run_level
-from millwheel.worker.plan import Plan
-from millwheel.worker.step import Worker
-
-_SHARDS = 4
-_TASK_ATTEMPTS = 4
-_JOB_ATTEMPTS = 25
-_RESIDENT = 0.5  # of the compact epochs are for a resident task
 
 
 class SimulationFailure(AssertionError):
-    """A schedule did not end as the undisturbed run; the message says how to run it again."""
+    """A schedule did not end like the undisturbed run; the message has the command."""
 
     def __init__(self, message: str, seed: int) -> None:
         super().__init__(message)
@@ -72,17 +58,17 @@ def simulate(
     check: Check | None = None,
     variants: Sequence[Make] = (),
     first: Make | None = None,
-    store: MakeStore = MemoryStore,
+    store: MakeStore | None = None,
 ) -> Counter[str]:
-    """Runs a pipeline once for each seed, and fails where a run ends otherwise than the undisturbed one.
+    """Runs a pipeline once a seed; fails if one differs from the undisturbed run.
 
-    ``make`` builds the pipeline anew, injectors included, as a restarted process does; its injectors must
-    end. ``check`` takes the place of the comparison where a pipeline's results differ by themselves (they
-    depend on the clock, say, or on random numbers): it raises AssertionError for a run that is wrong.
-    ``variants`` are pipelines that it becomes, and ceases to be, while it runs: what ``make`` has must not
-    feel that others come and go. It begins as ``first``, and never becomes that again. ``store`` makes an
-    empty store of so many shards for a run; as a rule that is one in memory. Returns how often each fault
-    was.
+    ``make`` builds the pipeline again, injectors included, as a restarted process does; its injectors must
+    end. ``check`` replaces the comparison if a pipeline's results differ by themselves (for example, they
+    depend on the clock, or on random numbers): it raises AssertionError for a wrong run.
+    ``variants`` are pipelines that it changes to and from while it runs: the parts of ``make`` must not be
+    affected by others that come and go. It begins as ``first``, and never becomes that again. ``store`` makes
+    an empty store with a number of shards for a run; by default it is in memory, and the seed chooses its
+    number of tablets. Returns how often each fault happened.
 
     >>> import millwheel as mw
     >>> class Counts(mw.Computation):
@@ -120,13 +106,21 @@ def run_schedule(
     make: Make,
     seed: int,
     faults: Faults,
-    store: MakeStore = MemoryStore,
+    store: MakeStore | None = None,
     variants: Sequence[Make] = (),
     first: Make | None = None,
 ) -> Simulated:
-    """One run to the end of the input, under the faults that the seed decides."""
-    with closing(store(_SHARDS)) as base:
+    """One run to the end of the input, under the faults of the seed."""
+    with closing(store(SHARDS) if store is not None else _store(seed)) as base:
         return _run_schedule(make, World(seed, faults, base), variants, first or make)
+
+
+_TABLETS = (64, 64, 1_024, 256)  # of stores, by seed
+_MOST_EPOCHS = 5_000  # of a run, which has some hundred: an error may repeat an epoch for ever
+
+
+def _store(seed: int) -> Store:
+    return MemoryStore(SHARDS, _TABLETS[seed // 2 % len(_TABLETS)])
 
 
 def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Make) -> Simulated:
@@ -134,9 +128,9 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
     taps = Taps(world)
     lows = _Lows()
     epochs = 0
-    wanted = planned = first  # what somebody wants it to be, and what it was when it last planned
+    wanted = planned = first  # the requested pipeline, and that of the last plan
 
-    def begin(is_now: Make) -> tuple[Driver, _Executor]:
+    def begin(is_now: Make) -> tuple[Driver, SimulatedExecutor]:
         chaotic = faults.most > 0
         choose = world.random.choice
         driver = Driver(
@@ -151,7 +145,7 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
             owner="a simulated driver",
         )
         driver.sizer = _Sizes(world, chaotic=chaotic)  # type: ignore[assignment]
-        return driver, _Executor(world, driver.graph, driver)
+        return driver, SimulatedExecutor(world, driver.graph, driver)
 
     def drive() -> bool:
         nonlocal epochs, wanted, planned
@@ -165,7 +159,7 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
                 (plan := driver.next_plan_to_the_end()) is not None or not driver.ended or is_now is not make
             ):
                 if plan is None and driver.ended:
-                    is_now = wanted = make  # in the end it is what it is to be
+                    is_now = wanted = make  # at the end it is the requested one
                     driver, executor = begin(is_now)
                     continue
                 if plan is None:
@@ -175,6 +169,8 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
                 driver.run(plan, executor)
                 lows.moved(driver)
                 epochs += 1
+                if epochs > _MOST_EPOCHS:
+                    raise AssertionError(f"the run has not ended after {_MOST_EPOCHS:,} epochs")
                 if world.happens("reshape"):
                     driver.lay_out(_reshaped(world, driver))
                 if variants and world.happens("change"):
@@ -184,16 +180,16 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
                     driver, executor = begin(is_now)
         except FencedError:
             if driver is not None and driver.layout.sequencer == _generation(world):
-                raise  # by whom? nobody has taken over
+                raise  # no other driver has taken over
             world.happened["driver refused"] += 1
             return False
-        except PipelineError:  # an epoch is not finished, and says to run the former pipeline once more
+        except PipelineError:  # an epoch is not finished: the former pipeline must run once more
             if not variants:
                 raise
             world.happened["change refused"] += 1
             wanted = planned
             return False
-        except _Mishap:
+        except Mishap:
             return False
         return True
 
@@ -207,39 +203,36 @@ def _run_schedule(make: Make, world: World, variants: Sequence[Make], first: Mak
 
 
 def _reshaped(world: World, driver: Driver) -> dict[int, tuple[Cuts, str]]:
-    """Any other intervals for some of the levels."""
+    """Random other intervals for some of the levels."""
     found: dict[int, tuple[Cuts, str]] = {}
     for level in range(1, len(driver.layout.intervals) + 1):
         if world.random.random() < 0.7:
-            firsts = {0, *(world.random.randrange(TABLETS) for _ in range(world.random.randrange(6)))}
+            tablets = driver.store.tablets
+            firsts = {0, *(world.random.randrange(tablets) for _ in range(world.random.randrange(6)))}
             cuts = [[first, world.random.randrange(driver.layout.slots)] for first in sorted(firsts)]
             found[level] = (cuts, "a whim of the seed")
     return found
 
 
 def _generation(world: World) -> int:
-    """Of the driver that owns the pipeline."""
+    """The generation of the driver that owns the pipeline."""
     with world.base.journal.snapshot() as snapshot:
-        data = snapshot.get(b"driver")
+        data = snapshot.get(JournalKey.DRIVER)
     return int(unpack(data)[0]) if data is not None else 0
 
 
-class _Mishap(InputError):
-    """Somebody mends what it was; then a driver is started again."""
-
-
 class _Lows:
-    """The low watermarks that were committed last, by whatever driver: they never go back (invariant 5)."""
+    """The last committed low watermarks, of any driver: they never go back."""
 
     def __init__(self) -> None:
         self._lows: dict[str, int] = {}
         self._epoch = 0
 
     def moved(self, driver: Driver) -> None:
-        """Looks at the watermarks after an epoch that a driver has committed."""
+        """Checks the watermarks after a driver's commit."""
         lows = driver.authority.lows
         if driver.epoch <= self._epoch:
-            return  # its commit came first, but this thread is late to tell
+            return  # its commit came first, but this thread reports it late
         for name, low in lows.items():
             if low < self._lows.get(name, low):
                 raise AssertionError(
@@ -250,7 +243,7 @@ class _Lows:
 
 
 class _Sizes:
-    """Epochs of any size: the bound is another one each time that it is looked at."""
+    """Epochs of random sizes: the bound changes each time it is read."""
 
     aim = 1.0
 
@@ -263,174 +256,15 @@ class _Sizes:
         return self._world.random.randrange(1, 40) if self._chaotic else 50
 
     def learn(self, records: int, seconds: float, waiting: int) -> None:
-        """Time means nothing here."""
-
-
-_ROOM = (1_000, 10_000_000)  # bytes of a cache: most must go after each step, and nothing ever
-
-
-def _caches(seed: int) -> list[Cache | None]:
-    """Of two workers: none, one for each, or one for both; by the seed, which then decides nothing else."""
-    kind, room = seed % 3, _ROOM[seed // 3 % 2]
-    if not kind:
-        return [None, None]
-    shelves = [[MemoryShard([]) for _ in range(_SHARDS)] for _ in range(2)]
-    return [Cache((shelves[0] if kind == 1 else mine).__getitem__, room) for mine in shelves]
-
-
-class _Executor:
-    """Runs the tasks of an epoch in any order, some of them more than once, on one of several workers."""
-
-    job: int | None = None
-
-    def __init__(self, world: World, graph: Graph, driver: Driver) -> None:
-        self._world = world
-        self._graph = graph
-        self._driver = driver
-        self._caches = _caches(world.seed)
-        self._workers = [self._new_worker(number) for number in range(2)]
-
-    def _new_worker(self, number: int) -> Worker:
-        """A process on the same executor: the cache is still there."""
-        world = self._world
-        cache = self._caches[number]
-        return Worker(self._graph, self._driver.numbers, world.store(), world.random, world.ticks, cache)
-
-    def execute(self, plan: Plan) -> list[Frame]:
-        for _ in range(_JOB_ATTEMPTS):
-            try:
-                return self._job(plan.to_bytes(), plan)
-            except Lost:
-                self._world.happened["job given up"] += 1
-        raise EngineError("every attempt at a job was lost")
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _job(self, data: bytes, plan: Plan) -> list[Frame]:
-        depth = len(self._graph.levels)
-        if plan.compact or not depth:
-            if self._world.happens("fail"):
-                return [self._mishap()]
-            frames = self._ask_resident(data) if self._world.random.random() < _RESIDENT else None
-            return self._task(partial(_run_whole, data)) if frames is None else frames
-        slots = range(plan.slots)
-        sent = {task: self._task(partial(_inject, data, task)) for task in self._shuffled(range(plan.tasks))}
-        for level in range(1, depth + 1):
-            if self._world.happens("fail"):
-                return [self._mishap()]
-            arrived = {slot: [sent[sender][slot] for sender in self._shuffled(sent)] for slot in slots}
-            sent = {
-                slot: self._task(partial(_run_level, data, level, slot, arrived[slot]))
-                for slot in self._shuffled(slots)
-            }
-        last = [sent[slot][slot] for slot in slots]
-        if not any(frame.error for frame in last):
-            self._settle(plan)
-        return last
-
-    def _ask_resident(self, data: bytes) -> list[Frame] | None:
-        """What a resident task answers to a compact epoch; None where it is gone, or taken for dead."""
-        world = self._world
-        if world.happens("stale"):
-            worker = self._new_worker(world.random.randrange(len(self._workers)))
-            world.spawn(partial(go_on, world, partial(_run_whole, data, worker)))
-            return None
-        try:
-            frames = self._attempt(partial(_run_whole, data))
-        except Lost:
-            return None
-        return None if world.happens("silent") else frames
-
-    def _settle(self, plan: Plan) -> None:
-        """What weak levels have not written yet; where a worker has died with it, the epoch is run again.
-
-        As on Spark, a level's writes wait until every later level has committed, whoever ran that.
-        """
-        deferred = [one for worker in self._workers for one in worker.take_deferred(plan)]
-        depth = len(self._graph.levels)
-        for level in sorted({one.level for one in deferred}, reverse=True):
-            if not committed(self._driver.store, plan, range(level + 1, depth + 1)):
-                raise Lost
-            for one in deferred:
-                if one.level == level:
-                    self._settle_one(one)
-        if not committed(self._driver.store, plan, weak_levels(self._graph)):
-            raise Lost
-
-    def _settle_one(self, deferred: Deferred) -> None:
-        """One such write, in the task that has it: it may be lost with it."""
-        self._world.point()
-        self._world.current.in_task = True
-        try:
-            settle([deferred])
-        except Lost:
-            pass  # found missing below
-        finally:
-            self._world.current.in_task = False
-
-    def _mishap(self) -> Frame:
-        return Frame(1, 0, {}, error=pickle.dumps(_Mishap("this input, or this hook, is to be mended")))
-
-    def _task(self, run: Callable[[Worker], list[Frame]]) -> list[Frame]:
-        """One task: tried again where an attempt is lost, given up after four."""
-        world = self._world
-        for _ in range(_TASK_ATTEMPTS):
-            try:
-                answer = self._attempt(run)
-            except Lost:
-                continue
-            if world.happens("repeat"):
-                try:
-                    second = self._attempt(run)
-                except Lost:
-                    return answer
-                answer = world.random.choice((answer, second))
-            return answer
-        raise Lost
-
-    def _attempt(self, run: Callable[[Worker], list[Frame]]) -> list[Frame]:
-        world = self._world
-        number = world.random.randrange(len(self._workers))
-        world.point()
-        world.current.in_task = True
-        try:
-            return _carried(run(self._workers[number]))
-        except Lost:
-            self._workers[number] = self._new_worker(number)
-            raise
-        finally:
-            world.current.in_task = False
-
-    def _shuffled(self, items: Iterable[int]) -> list[int]:
-        order = list(items)
-        self._world.random.shuffle(order)
-        return order
-
-
-def _run_whole(plan: bytes, worker: Worker) -> list[Frame]:
-    return run_epoch(worker, Plan.from_bytes(plan), pickle.dumps)
-
-
-def _inject(plan: bytes, task: int, worker: Worker) -> list[Frame]:
-    return inject(worker, Plan.from_bytes(plan), task, pickle.dumps)
-
-
-def _run_level(plan: bytes, level: int, slot: int, arrived: list[Frame], worker: Worker) -> list[Frame]:
-    return run_level(worker, Plan.from_bytes(plan), level, slot, _carried(arrived), pickle.dumps)
-
-
-def _carried(frames: Sequence[Frame]) -> list[Frame]:
-    """Frames as they come out of the wire."""
-    return [Frame.from_bytes(frame.to_bytes()) for frame in frames]
+        """Does nothing: time has no meaning here."""
 
 
 def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
-    """What is in the store and behind the sinks."""
+    """Reads the store and the sinks."""
     rows: dict[str, dict[str, Row]] = {name: {} for name in graph.nodes}
     states: dict[str, dict[str, Any]] = {name: {} for name in graph.nodes}
     with world.base.journal.snapshot() as journal:
-        data = journal.get(b"numbers")
+        data = journal.get(JournalKey.NUMBERS)
     numbers: dict[str, int] = unpack(data) if data is not None else {}
     for name, node in graph.nodes.items():
         prefix = row_prefix(numbers[name])
@@ -446,7 +280,7 @@ def _read(world: World, graph: Graph, taps: Taps) -> Simulated:
 
 
 def _command(make: Make, seed: int) -> str:
-    """What replays a schedule."""
+    """The command that replays a schedule."""
     module = make.__module__
     if module == "__main__":
         module = os.path.splitext(os.path.basename(sys.argv[0]))[0]
@@ -454,7 +288,7 @@ def _command(make: Make, seed: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command: 0 if every schedule ended as the undisturbed run."""
+    """Runs the command; 0 if every schedule ended like the undisturbed run."""
     parser = argparse.ArgumentParser(
         prog="python -m millwheel.testing.simulate",
         description="Runs a pipeline under simulated failures, one schedule for each seed.",

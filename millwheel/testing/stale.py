@@ -1,4 +1,4 @@
-"""A resident task that was taken for dead, and goes on beside what is done in its place."""
+"""A resident task that was presumed dead, and continues beside its replacement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millwheel.worker.epoch import load_error
 
 
 def go_on(world: World, run: Callable[[], Sequence[Frame]]) -> None:
-    """Runs the epoch to its end: it may commit some intervals first, be too late for them, or be refused."""
+    """Runs the epoch to its end; its commits may be first, late, or refused."""
     world.current.in_task = True
     try:
         frames = run()

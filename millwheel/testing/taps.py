@@ -1,4 +1,4 @@
-"""What the outside has seen of a simulated pipeline."""
+"""The output of a simulated pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millwheel.testing.faults import World
 
 
 class Taps:
-    """What the outside has seen of every stream: by epoch and shard, the last that was written."""
+    """The output of every stream: by epoch and shard, the last write."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -32,7 +32,7 @@ class Taps:
 
 
 class _Tap(Sink):
-    """Stands in for the sinks of one stream."""
+    """Replaces the sinks of one stream."""
 
     def __init__(self, taps: Taps, stream: str) -> None:
         self._taps = taps

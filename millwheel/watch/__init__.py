@@ -1,1 +1,1 @@
-"""Looking at a pipeline: status, metrics, one key, and a page. It reads the store, and changes nothing."""
+"""Observing a pipeline: status, metrics, one key, and a page; read-only."""

@@ -1,6 +1,6 @@
-"""Why a low watermark stands where it stands: down to the partition, or to the key with its timer or hold.
+"""Why a low watermark has its value: the partition, timer or hold behind it.
 
-Everything is read from the store, so a running pipeline and a stopped one answer alike.
+Everything is read from the store, for a running pipeline and a stopped one alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from millwheel.errors import PipelineError, StoreError
 from millwheel.master.commit_entry import Commit
 from millwheel.master.journal import Shape, read_shape
 from millwheel.model.codec import unpack
-from millwheel.model.keys import TABLETS, key_text
+from millwheel.model.keys import key_text
 from millwheel.model.names import Sender, SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, format_time
 from millwheel.store.base import Store
@@ -21,6 +21,7 @@ from millwheel.store.keyspace import (
     KIND_WATERMARK,
     TIMER_SUFFIX,
     TIMER_TIME,
+    JournalKey,
     after,
     row_prefix,
     time_of,
@@ -33,16 +34,16 @@ from millwheel.watermark.marks import ComputationMarks
 
 @dataclass(frozen=True)
 class Step:
-    """One link of the chain: who stands where, and what keeps it there."""
+    """One link of the chain: a computation or injector, its value, and the reason."""
 
     who: str
     """The name of a computation, or of an injector."""
     low_watermark: int
     because: str
-    """``end``, ``records``, ``timer``, ``hold``, ``input``, ``partition`` or ``idle``."""
+    """``end``, ``records``, ``timer``, ``hold``, ``input``, ``partition``, ``idle``."""
     text: str
     interval: int | None = None
-    """The first tablet of the interval that the key lives in."""
+    """The first tablet of the key's interval."""
     key: str | None = None
     tag: str | None = None
     time: int | None = None
@@ -58,6 +59,8 @@ class Explanation:
     computation: str
     low_watermark: int
     steps: list[Step] = field(default_factory=list)
+    form: str = ""
+    """For windows: whether they and their records are columns or objects."""
 
     @property
     def cause(self) -> Step:
@@ -69,28 +72,30 @@ class Explanation:
         for depth, step in enumerate(self.steps):
             name = f"injector {step.who}" if step.kind == "injector" else step.who
             lines.append(f"{'  ' * depth}{name} stands at {format_time(step.low_watermark)}: {step.text}")
+        if self.form:
+            lines.append(f"{self.computation}: {self.form}")
         return "\n".join(lines)
 
 
 def explain(store: Store, name: str) -> Explanation:
     """Follows a computation's low watermark back to what holds it."""
     with store.journal.snapshot() as snapshot:
-        commit, numbers = snapshot.get(b"commit"), snapshot.get(b"numbers")
+        commit, numbers = snapshot.get(JournalKey.COMMIT), snapshot.get(JournalKey.NUMBERS)
         shape = read_shape(snapshot)
     if shape is None or numbers is None:
         raise StoreError("the store has no pipeline in it yet")
     if name not in shape.inputs:
         raise PipelineError(f"there is no computation {name!r}: there are {', '.join(shape.inputs)}")
     if commit is None:
-        step = Step(name, MIN_TIME, "input", "no epoch has been committed yet: nobody has spoken")
-        return Explanation(name, MIN_TIME, [step])
+        step = Step(name, MIN_TIME, "input", "no epoch has been committed yet")
+        return Explanation(name, MIN_TIME, [step], shape.forms.get(name, ""))
     walk = _Walk(store, shape, unpack(numbers), Commit.from_bytes(commit))
     steps = walk.from_computation(name)
-    return Explanation(name, steps[0].low_watermark, steps)
+    return Explanation(name, steps[0].low_watermark, steps, shape.forms.get(name, ""))
 
 
 class _Walk:
-    """A journal, read once."""
+    """One reading of a journal."""
 
     def __init__(self, store: Store, shape: Shape, numbers: dict[str, int], commit: Commit) -> None:
         self._store = store
@@ -144,17 +149,22 @@ class _Walk:
         return Step(name, low, what, text, interval=first, key=key, tag=tag, time=time)
 
     def _oldest(self, name: str, kind: int) -> tuple[int, str, str, int] | None:
-        """The oldest timer or hold of a computation: the first entry of the index in each tablet."""
+        """A computation's oldest timer or hold: the first index entry of each tablet."""
         number = self._numbers[name]
         best: tuple[int, bytes, int] | None = None
-        for tablet in range(TABLETS):
-            prefix = timer_prefix(number, tablet, kind)
-            with self._shard(tablet).snapshot() as snapshot:
-                entry = next(snapshot.scan(prefix, after(prefix)), None)
-            if entry is not None:
-                time = time_of(entry[0][TIMER_TIME])
-                if best is None or time < best[0]:
-                    best = (time, entry[0][TIMER_SUFFIX:], tablet)
+        tablets = self._store.tablets // len(self._store.shards)
+        for index, shard in enumerate(self._store.shards):
+            mine = range(index * tablets, (index + 1) * tablets)
+            prefixes = [timer_prefix(number, tablet, kind) for tablet in mine]
+            with shard.snapshot() as snapshot:
+                snapshot.prefetch([(prefix, after(prefix), 1) for prefix in prefixes])
+                for tablet, prefix in zip(mine, prefixes, strict=True):
+                    entry = next(snapshot.scan(prefix, after(prefix)), None)
+                    if entry is None:
+                        continue
+                    time = time_of(entry[0][TIMER_TIME])
+                    if best is None or time < best[0]:
+                        best = (time, entry[0][TIMER_SUFFIX:], tablet)
         if best is None:
             return None
         time, suffix, tablet = best
@@ -173,7 +183,7 @@ class _Walk:
 
     def _shard(self, tablet: int) -> Any:
         shards = self._store.shards
-        return shards[tablet * len(shards) // TABLETS]
+        return shards[tablet * len(shards) // self._store.tablets]
 
     def _injector(self, source: SourceName) -> Step:
         low, who, kind = self._low(source), str(source), "injector"
@@ -187,6 +197,6 @@ class _Walk:
         if mark is None:
             return Step(who, low, "idle", why)
         if partition is None:
-            return Step(who, low, "end", f"it {why}, and goes on from here")
+            return Step(who, low, "end", f"it {why}, and continues from here")
         text = f"partition {partition!r} {why}" + ("" if mark == MIN_TIME else f", at {format_time(mark)}")
         return Step(who, low, "partition", text, time=mark, partition=partition, kind=kind)

@@ -1,9 +1,9 @@
-"""The last minutes of a pipeline, noted in its journal beside the commits of epochs.
+"""The last minutes of a pipeline, stored in its journal with the commits.
 
-    watch    what is true now: how busy each interval is, epochs by duration and phase, sinks
-    hNN      a ring of samples, each a second or more after the one before
+    watch    the current load of each interval, epochs by duration and phase, sinks
+    hNN      a ring of samples, at least a second apart
 
-A note costs no write of its own while epochs are committed, and nothing for each record; whoever reads
+A note costs no write of its own while epochs are committed, and nothing for each record; every reader of
 the store, in this process or another, sees the same history.
 """
 
@@ -22,6 +22,7 @@ from millwheel.master.driver import Driver
 from millwheel.model.codec import pack, unpack
 from millwheel.model.time import SECOND
 from millwheel.store.base import Snapshot
+from millwheel.store.keyspace import JournalKey
 from millwheel.watch.load import Load
 from millwheel.watch.logs import where
 from millwheel.worker.counters import SAMPLED
@@ -32,10 +33,10 @@ from millwheel.worker.timer_index import BYTES, HOLDS, ROWS, WAITING_TOTAL, WALL
 logger = logging.getLogger("millwheel")
 
 SAMPLES = 600
-"""In the ring: ten minutes at one a second, of about a megabyte."""
+"""Samples in the ring: ten minutes at one a second, a megabyte in total."""
 
-_EVERY = 1.0  # seconds between samples: what a person can follow, and what a journal does not feel
-_EPOCHS = 60  # kept of those between two samples; there are seldom more than twenty
+_EVERY = 1.0  # seconds between samples: enough for a person, and cheap for the journal
+_EPOCHS = 60  # epochs kept between two samples; there are rarely more than twenty
 
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds, in seconds, of the histogram of epochs by duration."""
@@ -49,48 +50,45 @@ KEPT = {
     "bytes": BYTES,
 }
 
-_AS_THEY_ARE = ("records", "compact", "job")  # of what is known of an epoch
-
-_WATCH = b"watch"
-_RING = b"h"
+_AS_THEY_ARE = ("records", "compact", "job")  # fields of an epoch that are stored unchanged
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The counts at a moment."""
+    """The counts at one time."""
 
     time: int
     epoch: int
     records_in: int
     streams: dict[str, int]
     computations: dict[str, dict[str, int]]
-    """By computation: its low watermark, what it has counted since the store was made, what it keeps."""
+    """By computation: its low watermark, its counts, and the size of its state."""
     epochs: list[dict[str, Any]]
-    """The epochs that ended since the sample before."""
+    """The epochs since the previous sample."""
 
 
 @dataclass
 class Watch:
-    """What is true now, as far as the journal's commit does not say it."""
+    """The current values that are not in the journal's commit."""
 
     next: int = 0
     """The number of the next sample."""
     at: int = 0
     """When this was written."""
     since: int = 0
-    """When the present driver began to note: the origin of the histogram and the phases."""
+    """When the current driver started: the origin of the histogram and the phases."""
     sinks: dict[str, list[str]] = field(default_factory=dict)
     loads: list[dict[str, Any]] = field(default_factory=list)
     durations: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    """Epochs by duration, one count for each bucket and one for those that took longer."""
+    """Epochs by duration: one count for each bucket, and one for longer ones."""
     seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
     spark: str | None = None
-    """The address of Spark's own page, where it has one."""
+    """The address of Spark's own page, if it has one."""
 
 
 class Recorder:
-    """Observes a driver, and notes what it saw beside the driver's commits, once a second at most."""
+    """Observes a driver, and stores notes with its commits, at most once a second."""
 
     def __init__(
         self,
@@ -103,9 +101,9 @@ class Recorder:
         self._clock = clock
         self._load = Load()
         self.before_close: Callable[[], None] | None = None
-        """Called before the driver lets go of the store: whoever reads it stops."""
+        """Called before the driver closes the store: readers must stop."""
         self.on_epoch: Callable[[dict[str, Any], list[float]], None] | None = None
-        """Told of each epoch, with the moments of its steps."""
+        """Called for each epoch, with the times of its steps."""
         self._epochs: deque[dict[str, Any]] = deque(maxlen=_EPOCHS)
         with driver.store.journal.snapshot() as snapshot:
             before = read_watch(snapshot)
@@ -113,7 +111,7 @@ class Recorder:
         driver.journal.note(self._take())
 
     def epoch(self, plan: Plan, reports: list[IntervalReport], moments: list[float]) -> None:
-        """Takes note of an epoch that was committed."""
+        """Records a committed epoch."""
         seconds = moments[-1] - moments[0]
         phases = _phases(plan, reports, moments)
         self._load.add(plan, reports, self._clock())
@@ -140,7 +138,7 @@ class Recorder:
         where.set({"pipeline": self._driver.graph.name, "epoch": plan.epoch + 1})
 
     def follow(self, driver: Driver) -> None:
-        """Goes on with the driver of what the pipeline has become."""
+        """Continues with the driver of a changed pipeline."""
         self._driver = driver
         self._watch.sinks = _sinks(driver)
 
@@ -151,18 +149,18 @@ class Recorder:
         return self._take()
 
     def idle(self) -> None:
-        """Notes what came after the last sample, once, when nothing goes on."""
+        """Stores what came after the last sample, once, when the pipeline is idle."""
         if self._epochs and self._clock() - self._last >= _EVERY:
             self._driver.journal.note(self._take())
 
     def close(self) -> None:
-        """Notes the rest."""
+        """Stores the rest."""
         if self.before_close is not None:
             self.before_close()
         if self._epochs:
             try:
                 self._driver.journal.note(self._take())
-            except MillWheelError:  # taken over, or the disk is full: the run has said so, or is over
+            except MillWheelError:  # taken over, or the disk is full: the run has reported it, or is over
                 logger.debug("the last epochs could not be noted", exc_info=True)
 
     def _take(self) -> list[tuple[bytes, bytes]]:
@@ -189,14 +187,17 @@ class Recorder:
         watch.loads = self._load.of(driver.layout.intervals, self._last)
         slot = watch.next % SAMPLES
         watch.next += 1
-        return [(_RING + slot.to_bytes(2, "big"), _encode(sample)), (_WATCH, pack(asdict(watch)))]
+        return [
+            (JournalKey.HISTORY + slot.to_bytes(2, "big"), _encode(sample)),
+            (JournalKey.WATCH, pack(asdict(watch))),
+        ]
 
 
 def _phases(plan: Plan, reports: list[IntervalReport], moments: list[float]) -> dict[str, float]:
-    """Where an epoch's time went, in seconds.
+    """The phases of an epoch, in seconds.
 
-    Of the tasks that inject, or of a level, which run side by side, the longest counts; in a compact
-    epoch, where one task runs them all, their sum. What is left of the job, to carry the records, is
+    Of the injecting tasks, or those of a level, which run in parallel, the longest counts; in a compact
+    epoch, where one task runs them all, their sum. The rest of the job, which carries the records, is
     scheduling, shuffles and writes.
     """
     journal, job, deliver, commit = (end - start for start, end in itertools.pairwise(moments))
@@ -214,21 +215,24 @@ def _phases(plan: Plan, reports: list[IntervalReport], moments: list[float]) -> 
 
 
 def read_watch(snapshot: Snapshot) -> Watch:
-    """What was noted last; of a store of which nothing was noted, nothing."""
-    data = snapshot.get(_WATCH)
+    """The last notes; empty if there are none."""
+    data = snapshot.get(JournalKey.WATCH)
     return Watch(**unpack(data)) if data is not None else Watch()
 
 
 def read_samples(snapshot: Snapshot, start: int = 0) -> list[Sample]:
-    """The samples in the order of time, from number ``start`` on, as far as they are kept."""
+    """The stored samples in order of time, from number ``start`` on."""
     end = read_watch(snapshot).next
     first = max(start, end - SAMPLES)
-    found = (snapshot.get(_RING + (number % SAMPLES).to_bytes(2, "big")) for number in range(first, end))
+    found = (
+        snapshot.get(JournalKey.HISTORY + (number % SAMPLES).to_bytes(2, "big"))
+        for number in range(first, end)
+    )
     return [_decode(data) for data in found if data is not None]
 
 
 def _encode(sample: Sample) -> bytes:
-    """Epochs as columns of small whole numbers: a fifth of the bytes of what they are in memory."""
+    """Encodes epochs as columns of small integers: a fifth of the bytes."""
     epochs = sample.epochs
     phases = list(dict.fromkeys(name for epoch in epochs for name in epoch["phases"]))
     columns = [
@@ -244,7 +248,7 @@ def _encode(sample: Sample) -> bytes:
 def _decode(data: bytes) -> Sample:
     raw = unpack(data)
     noted = raw["epochs"]
-    if isinstance(noted, dict):  # it was a list of epochs once
+    if isinstance(noted, dict):  # an earlier version had a list of epochs
         raw["epochs"] = [
             {
                 "epoch": raw["epoch"] - before,
@@ -267,7 +271,7 @@ def _micros(seconds: float | None) -> int | None:
 
 
 def totals_at(samples: list[Sample], moment: int) -> Sample | None:
-    """The newest sample that is not after a moment, or the oldest there is."""
+    """The newest sample that is not after a time, or the oldest one."""
     found = None
     for sample in samples:
         if found is not None and sample.time > moment:
@@ -277,9 +281,9 @@ def totals_at(samples: list[Sample], moment: int) -> Sample | None:
 
 
 def window(samples: list[Sample], now: int, seconds: float) -> tuple[Sample, float] | None:
-    """The counts so long before now, and the seconds since: what rates are made of.
+    """The counts this long before now, and the seconds since: for rates.
 
-    Between two samples nothing was committed for more than a second, so an old sample holds until now.
+    If nothing was committed for more than a second there is no sample, so the older one is valid until now.
     """
     sample = totals_at(samples, now - int(seconds * SECOND))
     if sample is None:

@@ -1,4 +1,4 @@
-"""The history of a pipeline as tables of rows, and all that a store has as Parquet, without Spark."""
+"""The history of a pipeline as tables, and a whole store as Parquet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from millwheel.model.keys import TABLETS
 from millwheel.model.pipeline import Pipeline
 from millwheel.model.state_codecs import codecs_of
 from millwheel.store.base import Store
@@ -29,11 +28,11 @@ SCHEMAS = {
     "epochs": "epoch long, began long, seconds double, records long, compact boolean, "
     "phases map<string,double>",
 }
-"""By table: its columns, as Spark writes them; a time has a timestamp behind it besides."""
+"""By table: its columns, in Spark's notation; times get a timestamp column, too."""
 
 
 def small_tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """The tables that are read at once: watermarks, intervals and epochs."""
+    """The tables that are read as a whole: watermarks, intervals and epochs."""
     viewer = Viewer(store)
     view = viewer.look(time.time_ns() // 1000).to_value()
     samples = [asdict(sample) for sample in viewer.samples]
@@ -51,12 +50,12 @@ def small_tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def export(where: str, folder: str, pipeline: Pipeline | None) -> dict[str, int]:
-    """Writes the tables of a store to a folder as Parquet, with pyarrow; the rows of each."""
+    """Writes the tables of a store as Parquet, with pyarrow; the rows of each."""
     codecs = codecs_of(pipeline) if pipeline is not None else {}
     with closing(open_to_read(where)) as store:
         found: dict[str, Iterable[tuple[Any, ...]]] = {
-            "state": states(store, codecs, range(TABLETS)),
-            "timers": timers(store, range(TABLETS)),
+            "state": states(store, codecs, range(store.tablets)),
+            "timers": timers(store, range(store.tablets)),
             **small_tables(store),
         }
         schemas = {**store_export.SCHEMAS, **SCHEMAS}

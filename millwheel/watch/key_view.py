@@ -1,7 +1,7 @@
-"""One key of one computation: its state, its timers, its holds, its records that wait.
+"""One key of one computation: its state, timers, holds and buffered records.
 
-Two reads, however large the store; where records wait in its tablet, those; of windows that are kept as
-columns, the open ones of its tablet.
+Two reads, for a store of any size; the buffered records of its tablet, if it has any; and of windows
+that are kept as columns, the open ones of its tablet.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from millwheel.errors import PipelineError, StoreError
 from millwheel.model import codec as codecs
 from millwheel.model.codec import unpack
 from millwheel.model.json_form import plain
-from millwheel.model.keys import TABLETS, tablet
+from millwheel.model.keys import tablet
 from millwheel.model.state_codecs import decoded
 from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Snapshot, Store
-from millwheel.store.keyspace import counters_key
+from millwheel.store.keyspace import JournalKey, counters_key
 from millwheel.store.reorder_rows import of_key
 from millwheel.store.windows import find_row
 from millwheel.worker.timer_index import WAITING, counters_of
@@ -29,7 +29,7 @@ _MOST_WAITING = 100  # records of a key that are shown
 
 @dataclass(frozen=True)
 class KeyView:
-    """What a store has of a key. Times are microseconds since 1970."""
+    """The stored data of a key. Times are microseconds since 1970."""
 
     computation: str
     key: str
@@ -39,30 +39,30 @@ class KeyView:
     shard: int
     state: Any = None
     codec: str | None = None
-    """How the state was read: ``raw`` where nothing could make sense of its bytes."""
+    """How the state was decoded: ``raw`` if it could not be."""
     bytes: int = 0
     timers: list[dict[str, Any]] = field(default_factory=list)
     """In the order in which they will fire: tag, time, clock."""
     holds: list[dict[str, Any]] = field(default_factory=list)
     waiting: list[dict[str, Any]] = field(default_factory=list)
-    """The first records that wait for the watermark, in order of time: timestamp, stream, value, late."""
+    """The first buffered records, in order of time: timestamp, stream, value, late."""
 
 
 def inspect(
     store: Store, computation: str, key: str, codecs_by_name: Mapping[str, codecs.Codec] | None = None
 ) -> KeyView:
-    """Looks a key up. Without the computation's codec, state is read as MessagePack or JSON, or as bytes."""
+    """Looks up a key; without the codec, state is MessagePack, JSON, or bytes."""
     with store.journal.snapshot() as snapshot:
-        numbers = snapshot.get(b"numbers")
+        numbers = snapshot.get(JournalKey.NUMBERS)
     if numbers is None:
         raise StoreError("the store has no pipeline in it yet")
     known: dict[str, int] = unpack(numbers)
     if computation not in known:
         raise PipelineError(f"there is no computation {computation!r}: there are {', '.join(known)}")
-    place = tablet(key)
-    shard = place * len(store.shards) // TABLETS
+    place = tablet(key, store.tablets)
+    shard = place * len(store.shards) // store.tablets
     with store.shards[shard].snapshot() as rows:
-        row = find_row(rows, known[computation], key)
+        row = find_row(rows, known[computation], key, store.tablets)
         waiting = _waiting(rows, known[computation], place, key)
     if row is None:
         return KeyView(computation, key, False, place, shard, waiting=waiting)

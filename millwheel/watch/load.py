@@ -1,4 +1,4 @@
-"""How busy each interval is: of late, not since the beginning."""
+"""The recent load of each interval."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from millwheel.worker.report import IntervalReport
 
 HALF_LIFE = 10.0  # seconds: long enough to be steady from epoch to epoch, short enough to see a change
 _MEAN_AGE = HALF_LIFE / math.log(2)
-_HOT_SHARE = 0.05  # of an interval's records: below that, a key makes it no hotter than others
-_LONGEST_KEY = 480  # bytes: of a longer one the page could show the beginning only
+_HOT_SHARE = 0.05  # of an interval's records: below that, a key is not hot
+_LONGEST_KEY = 480  # bytes: the page could not show a longer one
 
 
 @dataclass
@@ -35,24 +35,24 @@ class _Interval:
 
 
 class Load:
-    """Sums that forget: half of what was counted is forgotten after ten seconds.
+    """Decaying sums, with a half-life of ten seconds.
 
-    Bounded by the number of intervals: of each, the keys that were hottest in its last epochs are known.
+    Bounded by the number of intervals: of each, the hottest keys of its last epochs are kept.
     """
 
     def __init__(self) -> None:
-        self._intervals: dict[tuple[int, int], _Interval] = {}
+        self.intervals: dict[tuple[int, int], _Interval] = {}
 
     def add(self, plan: Plan, reports: Sequence[IntervalReport], now: float) -> None:
-        """What an epoch did; intervals that are no part of its layout any more are dropped."""
+        """Adds an epoch; drops intervals that are no longer in the layout."""
         layout = {(level, i.first) for level, part in enumerate(plan.intervals, 1) for i in part}
-        for gone in self._intervals.keys() - layout:
-            del self._intervals[gone]
+        for gone in self.intervals.keys() - layout:
+            del self.intervals[gone]
         for report in reports:
             place = (report.level, report.first)
             if place not in layout:
                 continue
-            found = self._intervals.setdefault(place, _Interval(now))
+            found = self.intervals.setdefault(place, _Interval(now))
             found.decay(now)
             found.seconds += report.seconds
             for name, node in report.nodes.items():
@@ -60,15 +60,15 @@ class Load:
                 if node.hot and len(node.hot[0].encode("utf-8", "surrogatepass")) <= _LONGEST_KEY:
                     key = (name, node.hot[0])
                     found.hot[key] = found.hot.get(key, 0.0) + node.hot[1]
-            if len(found.hot) > 16:  # the hottest of the last epochs; the others decay anyway
+            if len(found.hot) > 16:  # the hottest of the last epochs; the others decay
                 found.hot = dict(sorted(found.hot.items(), key=lambda item: -item[1])[:8])
 
     def of(self, intervals: Sequence[Sequence[Interval]], now: float) -> list[dict[str, Any]]:
-        """By interval of a layout: the share of its time that it works, its records a second, its hot key."""
+        """By interval of a layout: the share of time it works, records a second, hot key."""
         found = []
         for level, part in enumerate(intervals, 1):
             for interval in part:
-                load = self._intervals.get((level, interval.first), _Interval(now))
+                load = self.intervals.get((level, interval.first), _Interval(now))
                 load.decay(now)
                 hot = max(load.hot.items(), key=lambda item: item[1], default=None)
                 if hot is not None and hot[1] < _HOT_SHARE * load.records:

@@ -1,4 +1,4 @@
-"""Logs for programs: each line of the logger ``millwheel`` as a JSON object."""
+"""Logs for programs: each line of the logger ``millwheel`` as JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from millwheel.errors import UserCodeError
 from millwheel.model.json_form import plain
 
 where: contextvars.ContextVar[dict[str, Any]] = contextvars.ContextVar("millwheel_where")
-"""The pipeline and the epoch that this thread works for, as the recorder says."""
+"""The pipeline and the epoch of this thread, set by the recorder."""
 
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """A line as an object: time, level, message, pipeline, epoch, computation, and what ``extra`` brought.
+    """A line as an object: time, level, message, pipeline, epoch, computation, extra.
 
     >>> record = logging.makeLogRecord({"msg": "epoch %d", "args": (7,), "levelname": "INFO", "epoch": 7})
     >>> json.loads(JsonFormatter().format(record))["epoch"]
@@ -56,9 +56,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def to_json(stream: TextIO | None = None, level: int = logging.INFO) -> logging.Handler:
-    """Lets the logger ``millwheel`` write JSON lines, by default to stderr; an INFO line for each epoch.
+    """Writes JSON lines of the logger ``millwheel``, by default to stderr.
 
-    The handler is returned: `logging.getLogger("millwheel").removeHandler` takes it out again.
+    There is an INFO line for each epoch. The handler is returned, for
+    `logging.getLogger("millwheel").removeHandler`.
     """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter())

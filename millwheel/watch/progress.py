@@ -1,4 +1,4 @@
-"""How far a run is: a line that a terminal rewrites, a line every ten seconds elsewhere, a notebook's bar."""
+"""Progress of a run: a line in a terminal, lines elsewhere, a bar in a notebook."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from millwheel.master.html import notebook_display
 from millwheel.master.status import Report
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 
-_IN_PLACE = 0.25  # seconds: often enough to look alive, seldom enough to cost nothing
-_BY_LINE = 10.0  # seconds: a log is to stay readable
+_IN_PLACE = 0.25  # seconds: often enough to look alive, rare enough to cost nothing
+_BY_LINE = 10.0  # seconds: keeps a log readable
 
 
 class Out(Protocol):
-    """Where progress is shown."""
+    """The output of progress."""
 
     every: float
     """Seconds between two updates."""
 
     def show(self, text: str, done: float | None) -> None:
-        """Shows a line, and which part of the work is done, if that is known."""
+        """Shows a line, and the finished part of the work, if it is known."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Ends the output."""
 
 
 class Terminal:
@@ -62,11 +62,11 @@ class Lines:
         try:
             self._out.write(f"{text}\n")
             self._out.flush()
-        except (OSError, ValueError):  # nobody reads it any more: the run goes on
+        except (OSError, ValueError):  # its reader has ended: the run continues
             pass
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing."""
 
 
 class Notebook:
@@ -87,11 +87,11 @@ class Notebook:
             self._handle.update(made)
 
     def close(self) -> None:
-        """The last state stays."""
+        """Keeps the last state."""
 
 
 class Progress:
-    """Shows reports of a run, as often as the place wants them."""
+    """Shows reports of a run, at the interval of the output."""
 
     def __init__(
         self, out: Out, *, bounded: bool = False, clock: Callable[[], float] = time.monotonic
@@ -104,11 +104,11 @@ class Progress:
         self._records = 0
 
     def show(self, report: Report, driver: Driver) -> None:
-        """Shows a report, unless the last one is still fresh."""
+        """Shows a report, unless the last one is recent."""
         now = self._clock()
         if self._began is None:
             self._began = now
-            if self._out.every > _IN_PLACE * 2:  # not a line for a run that is over at once
+            if self._out.every > _IN_PLACE * 2:  # no line for a very short run
                 self._last = now
         if now - self._last < self._out.every:
             return
@@ -118,18 +118,18 @@ class Progress:
         self._out.show(line(report, rate, driver.now(), done, now - self._began), done)
 
     def close(self) -> None:
-        """Leaves the line."""
+        """Ends the line."""
         self._out.close()
 
 
 def fraction(report: Report) -> float | None:
-    """Which part of the records is read; None before anything is known of them."""
+    """The part of the records that is read; None before it is known."""
     known = report.records_in + sum(report.lag.values())
     return report.records_in / known if known else None
 
 
 def line(report: Report, rate: float, now: int, done: float | None, seconds: float) -> str:
-    """One line: how far it is, how fast, and what went aside.
+    """One line: progress, rate, and diverted records.
 
     >>> line(Report("p", epochs=2, records_in=50), 10.0, 0, 0.25, 5.0)
     'p: 25%, 15 s left  epoch 2  50 records  10/s  watermark at its end'
@@ -150,7 +150,7 @@ def line(report: Report, rate: float, now: int, done: float | None, seconds: flo
 
 
 def place(wanted: bool | None, *, bounded: bool, out: TextIO | None = None) -> Out | None:
-    """Where progress goes: as wanted, or where somebody would see it."""
+    """The output of progress: as requested, or where it would be seen."""
     out = sys.stderr if out is None else out
     if wanted is False or out is None:
         return None
@@ -158,7 +158,7 @@ def place(wanted: bool | None, *, bounded: bool, out: TextIO | None = None) -> O
         return Notebook()
     if out.isatty():
         return Terminal(out)
-    # What keeps running writes no line every ten seconds for ever, unless it is asked to.
+    # What keeps running writes no line every ten seconds forever, unless requested.
     return Lines(out) if wanted or bounded else None
 
 

@@ -1,13 +1,13 @@
-"""The page's server: read-only, loopback unless told otherwise, and then with a token.
+"""The page's server: read-only, on loopback by default, otherwise with a token.
 
     /                a page of one file of HTML, one of CSS and one of JavaScript, none from elsewhere
-    /api/status      what there is to see, and its history
+    /api/status      the view, and its history
     /api/events      the same as server-sent events, every second
-    /api/explain     why a low watermark stands where it stands
+    /api/explain     why a low watermark has its value
     /api/key         one key of one computation
     /metrics         for Prometheus
 
-Everything is read from the store when somebody asks; with nobody looking, nothing is done.
+Everything is read from the store on request; without requests, nothing is done.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from millwheel.watch.view import View, Viewer
 logger = logging.getLogger("millwheel")
 
 _EVERY = 1.0  # seconds between events
-_FRESH = 0.5  # seconds for which a look serves everybody who asks
+_FRESH = 0.5  # seconds for which a view is reused
 _MOST_STREAMS = 32  # pages that are open at the same time: each has a thread
 _LIMITS = Limits(connections=128)  # a browser opens up to six for a page
-_POLL = 0.1  # seconds after which the server sees that it is to end
+_POLL = 0.1  # seconds until the server notices that it is to end
 _COOKIE = "millwheel_token"
 _PAGES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -82,7 +82,7 @@ def parse_address(where: int | str) -> tuple[str, int]:
 class Server:
     """Serves the page of one store until it is closed.
 
-    Invariant: once `close` has returned, no thread of the server reads the store any more.
+    Invariant: once `close` has returned, no thread of the server reads the store.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class Server:
         self.url = f"http://{shown}:{self.port}/" + (
             f"?token={quote(self.token, safe='')}" if self.token else ""
         )
-        """The page's address, with the token where there is one."""
+        """The page's address, with the token if there is one."""
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(_POLL,), name="millwheel-ui", daemon=True
         )
         self._thread.start()
 
     def look(self) -> tuple[View, list[Sample]]:
-        """What there is to see; one look serves all who ask within half a second."""
+        """The view; reused for half a second."""
         with self._lock:
             self._open()
             if self._view is None or time.monotonic() - self._looked > _FRESH:
@@ -136,7 +136,7 @@ class Server:
             return self._view, self._viewer.samples
 
     def explain(self, computation: str) -> dict[str, Any]:
-        """Why a low watermark stands where it stands."""
+        """Why a low watermark has its value."""
         with self._lock:
             self._open()
             found = explain(self._store, computation)
@@ -149,7 +149,7 @@ class Server:
             return dataclasses.asdict(inspect(self._store, computation, key, self._codecs))
 
     def wait(self) -> None:
-        """Until the server is closed, or the process is interrupted."""
+        """Waits until the server is closed, or the process is interrupted."""
         self.closing.wait()
 
     def _open(self) -> None:
@@ -157,7 +157,7 @@ class Server:
             raise StoreError("the pipeline has ended")
 
     def close(self) -> None:
-        """Ends the page; requests that are being answered are waited for, open streams are cut."""
+        """Closes the server; waits for running requests, ends open streams."""
         with self._lock:
             self.closing.set()
         self._http.shutdown()
@@ -166,7 +166,7 @@ class Server:
 
 
 class _Http(LimitedServer):
-    """The server with its limits, told whom it serves."""
+    """The server with its limits, and its site."""
 
     def __init__(self, address: tuple[str, int], site: Server, limits: Limits) -> None:
         self.site = site
@@ -174,16 +174,16 @@ class _Http(LimitedServer):
 
 
 class _Handler(Handler):
-    """One request. Anything but GET is refused by the base class: there is nothing to change here."""
+    """One request. Anything but GET is refused by the base class: it is read-only."""
 
     server_version = f"millwheel/{VERSION}"
     headers_sent = _HEADERS
     server: _Http
 
     def do_GET(self) -> None:
-        """Answers."""
+        """Answers a request."""
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # a body is not read: it must not be taken for the next request
+            self.close_connection = True  # a body is not read, and must not be parsed as the next request
         path, _, text = self.path.partition("?")
         query = {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
         try:
@@ -213,8 +213,10 @@ class _Handler(Handler):
             self.close_connection = True
 
     def _may_enter(self, query: Mapping[str, str]) -> bool:
-        """By the token, where there is one; otherwise by a name of this machine, so that no page of
-        another site can reach this one under a name of its own."""
+        """Checks the token, if there is one; otherwise the host name.
+
+        Only names of this machine are accepted, so that no page of another site can reach this one under its
+        own name."""
         site = self.server.site
         if site.token is None:
             reason = foreign(self.headers, browsers=True)
@@ -235,14 +237,16 @@ class _Handler(Handler):
 
     def _page(self, path: str, query: Mapping[str, str]) -> None:
         if path == "/" and "token" in query and self.server.site.token is not None:
-            # From the address into a cookie: out of the history, and no script can read it.
+            # From the address into a cookie: it leaves the history, and no script can read it.
             token = quote(self.server.site.token, safe="")
             cookie = f"{_COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
             self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
             return
         name, kind = _PAGES[path]
         self._send(
-            HTTPStatus.OK, resources.files("millwheel.watch").joinpath("page", name).read_bytes(), kind
+            HTTPStatus.OK,
+            resources.files("millwheel.watch").joinpath("page").joinpath(name).read_bytes(),
+            kind,
         )
 
     def _events(self) -> None:
@@ -264,7 +268,7 @@ class _Handler(Handler):
                 self.wfile.flush()
                 site.closing.wait(_EVERY)
         except StoreError:
-            pass  # the pipeline has ended: so does the stream, and the page says so
+            pass  # the pipeline has ended: the stream ends, and the page shows it
         finally:
             site.streams.release()
 
@@ -279,11 +283,11 @@ class _Handler(Handler):
 
 
 def _message(view: View, samples: list[Sample]) -> bytes:
-    """A view and some of its history, as JSON; the epochs of the samples are in the view already."""
+    """A view and a part of its history, as JSON; the view has the samples' epochs."""
     history = [
         {name: value for name, value in sample.__dict__.items() if name != "epochs"} for sample in samples
     ]
     try:
         return orjson.dumps({"view": view, "history": history})
-    except TypeError:  # a name that is no UTF-8, or an offset of more than 64 bits
+    except TypeError:  # a name that is not UTF-8, or an offset of more than 64 bits
         return json.dumps({"view": view.to_value(), "history": history}).encode()

@@ -16,17 +16,26 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def cached(part: ComputationView) -> str:
-    """The share of its rows that the cache had."""
+    """The percentage of its rows that were in the cache."""
     wanted = part.rows_cached + part.rows_read
     return f"{part.rows_cached / wanted:.0%}" if wanted else ""
+
+
+def stayed(part: ComputationView) -> str:
+    """The percentage of its steps that ran on the executor with the state."""
+    steps = part.steps_stayed + part.steps_moved
+    return f"{part.steps_stayed / steps:.0%}" if steps else ""
+
+
+_RATIOS = {"cached": cached, "stayed": stayed}
 
 
 def status(view: View) -> str:
     """A whole pipeline.
 
-    The counts that are zero everywhere are left out: what is there is what there is to know.
+    Counts that are zero everywhere are left out.
     """
-    lines = [headline(view), *slow(view), ""]
+    lines = [headline(view), *slow(view), *warnings(view), ""]
     head = ["computation", "level", "low watermark", "lag", "records", "in/s", "produced", "out/s"]
     faults = [
         name
@@ -35,6 +44,8 @@ def status(view: View) -> str:
     ]
     if any(part.rows_cached + part.rows_read for part in view.computations):
         faults.append("cached")
+    if any(part.steps_stayed + part.steps_moved for part in view.computations):
+        faults.append("stayed")
     rows = [
         [
             part.name,
@@ -45,7 +56,7 @@ def status(view: View) -> str:
             rate(part.rate_in),
             f"{part.produced:,}",
             rate(part.rate_out),
-            *(cached(part) if name == "cached" else f"{getattr(part, name):,}" for name in faults),
+            *(_RATIOS[name](part) if name in _RATIOS else f"{getattr(part, name):,}" for name in faults),
             f"{part.watermark_timers + part.wall_timers:,}",
             f"{part.rows:,}",
             size(part.bytes),
@@ -86,7 +97,7 @@ def _tablets(interval: dict[str, Any]) -> str:
 
 
 def changes(view: View, most: int = 3) -> str:
-    """How the intervals have followed the load: the last changes, with the reasons."""
+    """The last changes of the intervals, with the reasons."""
     counts = ", ".join(f"{count:,} {what}" for what, count in view.changed.items() if count)
     rows = [
         [
@@ -103,7 +114,7 @@ def changes(view: View, most: int = 3) -> str:
 
 
 def slow(view: View) -> list[str]:
-    """The hooks in which the epoch that runs has been for long."""
+    """The hooks that have been running for long."""
     return [
         f"slow: {note['hook']} of {note['computation']}, key {shorten(note['key'], 80)}, "
         f"for {view.time / SECOND - note['since']:.0f} s; it has {note['hand']}"
@@ -113,8 +124,13 @@ def slow(view: View) -> list[str]:
     ]
 
 
+def warnings(view: View) -> list[str]:
+    """Likely mistakes."""
+    return [f"warning: {text}" for text in view.warnings]
+
+
 def headline(view: View) -> str:
-    """Who runs it, how far it is."""
+    """The driver and the progress of a pipeline."""
     state = {True: f"running ({view.owner})", False: "stopped", None: "running or stopped"}[view.running]
     text = f"{view.pipeline}: {state}, epoch {view.epoch:,}, {view.records_in:,} records in"
     if view.running is not False:
@@ -127,7 +143,7 @@ def headline(view: View) -> str:
 
 
 def epochs(view: View) -> str:
-    """The last epochs in one line: how long they took, and where the time went."""
+    """The last epochs in one line: durations, and phases."""
     seconds = sorted(epoch["seconds"] for epoch in view.recent)
     total = sum(seconds) or 1.0
     parts: dict[str, float] = {}
@@ -141,12 +157,12 @@ def epochs(view: View) -> str:
 
 
 def top(view: View, height: int = 40) -> str:
-    """A screen: the computations that are furthest behind first."""
+    """A screen, with the computations that are furthest behind first."""
 
     def behind(part: ComputationView) -> int:
         return part.low_watermark
 
-    lines = [headline(view), *slow(view), ""]
+    lines = [headline(view), *slow(view), *warnings(view), ""]
     rows = [
         [
             part.name,
@@ -225,7 +241,7 @@ def _waiting(view: KeyView) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: set[int]) -> str:
-    """Columns that line up, those of ``left`` to the left.
+    """Aligned columns, those of ``left`` to the left.
 
     >>> print(table(["name", "n"], [["a", "1"], ["bb", "12"]], left={0}))
     name   n
@@ -244,7 +260,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: set[int]) ->
 
 
 def lag(low: int, seconds: float | None) -> str:
-    """How far a watermark is behind.
+    """The lag of a watermark.
 
     >>> lag(0, 0.25), lag(0, 75.0), lag(0, 7200.0), lag(MIN_TIME, None), lag(MAX_TIME, None)
     ('0.2 s', '1 min 15 s', '2.0 h', 'unknown', 'at its end')
@@ -261,7 +277,7 @@ def lag(low: int, seconds: float | None) -> str:
 
 
 def rate(value: float) -> str:
-    """Something a second.
+    """A rate per second.
 
     >>> rate(0.0), rate(0.51), rate(1234.5)
     ('0', '0.5', '1,234')
@@ -270,7 +286,7 @@ def rate(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people.
+    """A number of bytes for display.
 
     >>> size(12), size(34_567), size(8_900_000_000)
     ('12 B', '34.6 kB', '8.9 GB')

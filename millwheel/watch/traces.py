@@ -11,7 +11,7 @@ _STEPS = ("journal", "job", "deliver", "commit")
 
 
 class Tracer:
-    """Makes spans of epochs that are over; whoever set up OpenTelemetry decides where they go."""
+    """Makes spans of finished epochs; OpenTelemetry's settings decide their target."""
 
     def __init__(self, pipeline: str) -> None:
         try:
@@ -20,11 +20,12 @@ class Tracer:
             raise MillWheelError("traces need OpenTelemetry: pip install 'millwheel-spark[otel]'") from error
         self._pipeline = pipeline
         self._api: Any = trace
-        self._tracer: Any = trace.get_tracer("millwheel")
+        self.tracer: Any = trace.get_tracer("millwheel")
 
     def __call__(self, epoch: dict[str, Any], moments: list[float]) -> None:
-        """An epoch, and when it began, was planned, run, delivered and committed, on the clock of
-        `time.perf_counter`."""
+        """Makes the spans of an epoch from the times of its steps.
+
+        They are: begun, planned, run, delivered, committed, on the clock of `time.perf_counter`."""
         offset = time.time_ns() - int(time.perf_counter() * 1e9)
         times = [offset + int(moment * 1e9) for moment in moments]
         attributes = {
@@ -33,7 +34,7 @@ class Tracer:
             "millwheel.records": epoch["records"],
             "millwheel.compact": epoch["compact"],
         }
-        span = self._tracer.start_span("epoch", start_time=times[0], attributes=attributes)
+        span = self.tracer.start_span("epoch", start_time=times[0], attributes=attributes)
         inside = self._api.set_span_in_context(span)
         levels = {
             f"millwheel.{name.replace(' ', '_')}.seconds": seconds
@@ -41,7 +42,7 @@ class Tracer:
             if name.startswith("level ")
         }
         for name, begin, end in zip(_STEPS, times, times[1:], strict=False):
-            child = self._tracer.start_span(
+            child = self.tracer.start_span(
                 name, context=inside, start_time=begin, attributes=levels if name == "job" else {}
             )
             child.end(end)

@@ -1,6 +1,6 @@
-"""What there is to see of a pipeline: one plain value, which the page, the commands and the metrics show.
+"""The view of a pipeline: one plain value for the page, the commands and metrics.
 
-It is made of the journal alone, a few entries whatever the number of keys, so it is there at once; a
+It is made from the journal alone, a few entries for any number of keys, so it is quick; a
 running pipeline and a stopped one give the same.
 """
 
@@ -21,7 +21,7 @@ from millwheel.model.json_form import plain
 from millwheel.model.names import SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 from millwheel.store.base import Store
-from millwheel.store.keyspace import after
+from millwheel.store.keyspace import JournalKey, after
 from millwheel.watch.history import KEPT, SAMPLES, Sample, Watch, read_samples, read_watch, window
 from millwheel.watch.load import HALF_LIFE
 from millwheel.watermark.marks import ComputationMarks
@@ -30,10 +30,10 @@ from millwheel.worker.counters import NAMES, TROUBLE, Counters
 RATE_WINDOW = 10.0
 """Seconds over which rates are taken."""
 MOST_PARTITIONS = 100
-"""Of an injector, the slowest: an injector of files may have had thousands."""
+"""The slowest ones of an injector, which may have had thousands of files."""
 MOST_EPOCHS = 120
 
-_ENTRIES = (b"pipeline", b"driver", b"commit", b"topology")
+_ENTRIES = (JournalKey.PIPELINE, JournalKey.DRIVER, JournalKey.COMMIT, JournalKey.TOPOLOGY)
 
 
 @dataclass
@@ -47,7 +47,7 @@ class ComputationView(Counters[int]):
     low_watermark: int
     input_watermark: int
     lag: float | None
-    """Seconds that the low watermark is behind real time; None where it has none, or is at its end."""
+    """Seconds of the low watermark behind real time; None without one, or at its end."""
     filter_bytes: int = 0
     filter_error: float = 0.0
     rate_in: float = 0.0
@@ -56,14 +56,14 @@ class ComputationView(Counters[int]):
     wall_timers: int = 0
     holds: int = 0
     waiting: int = 0
-    """Records that wait for the watermark (in_order)."""
+    """Buffered records (in_order)."""
     rows: int = 0
     bytes: int = 0
 
 
 @dataclass
 class PartitionView:
-    """How far a partition has been read; ``offset`` is the injector's own."""
+    """The progress of a partition; ``offset`` is the injector's own."""
 
     name: str
     offset: Any
@@ -73,7 +73,7 @@ class PartitionView:
 
 @dataclass
 class InjectorView:
-    """An injector: its low watermark, the partition that holds it, and the slowest of its partitions."""
+    """An injector: its low watermark, its holder, and its slowest partitions."""
 
     name: str
     stream: str
@@ -87,7 +87,7 @@ class InjectorView:
 
 @dataclass
 class StreamView:
-    """A stream: who writes and who reads it, and how much it has carried."""
+    """A stream: its writers and readers, and its number of records."""
 
     name: str
     producers: list[str]
@@ -101,12 +101,12 @@ class StreamView:
 
 @dataclass
 class View:
-    """A pipeline at a moment. Times are microseconds since 1970; `dataclasses.asdict` makes it JSON."""
+    """A pipeline at one time, in microseconds since 1970."""
 
     pipeline: str
     time: int
     running: bool | None
-    """Whether a driver has the store; None where that cannot be known."""
+    """Whether a driver has the store; None if unknown."""
     owner: str
     epoch: int
     committed: int
@@ -120,35 +120,37 @@ class View:
     streams: list[StreamView]
     intervals: list[dict[str, Any]]
     changes: list[dict[str, Any]]
-    """The last changes of the intervals, oldest first: when, in which level, why, before and after."""
+    """The last changes of intervals: time, level, reason, before and after."""
     changed: dict[str, int]
-    """How many intervals were moved, split and merged since the store was made."""
+    """The number of intervals moved, split and merged since the store was made."""
     recent: list[dict[str, Any]]
-    """The last epochs, oldest first: when they began, how long they took, and where the time went."""
+    """The last epochs, oldest first: start, duration, and phases."""
     user: dict[str, int]
     durations: list[int]
-    """Epochs of the present driver by duration: see `millwheel.watch.history.BUCKETS`."""
+    """Epochs of the current driver by duration: see `history.BUCKETS`."""
     seconds: float
     phases: dict[str, float]
     spark: str | None
     standbys: list[StandbyView] = field(default_factory=list)
-    """Drivers that wait to take over."""
+    """Standby drivers."""
     trouble: list[dict[str, Any]] = field(
         default_factory=lambda: [
             {"name": each.name, "kind": each.kind, "sampled": each.sampled} for each in TROUBLE
         ]
     )
-    """The counters that are shown where they are not zero, as `millwheel.worker.counters` declares them."""
+    """The counters that are shown if not zero, from `millwheel.worker.counters`."""
+    warnings: list[str] = field(default_factory=list)
+    """Likely mistakes of the last run, such as a field that no record has."""
     slow: list[dict[str, Any]] = field(default_factory=list)
-    """The hooks in which the epoch that runs has been for long: computation, key, hook, since (seconds)."""
+    """Hooks that have been running for long: computation, key, hook, since (seconds)."""
 
     def to_value(self) -> dict[str, Any]:
-        """As a value of dicts and lists."""
+        """As dicts and lists, for JSON."""
         return asdict(self)
 
 
 class Viewer:
-    """Looks at a store, as often as it is asked; reads each sample of its history once."""
+    """Reads views of a store on request; reads each sample of its history once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -157,13 +159,13 @@ class Viewer:
         """The history, oldest first."""
 
     def look(self, now: int) -> View:
-        """The pipeline as it is now.
+        """The current view of the pipeline.
 
-        The journal is let go of before anything is made of it: a driver in this process may want to write.
+        The snapshot is closed before anything is computed: a driver in this process may need to write.
         """
         with self._store.journal.snapshot() as snapshot:
             journal = {key: snapshot.get(key) for key in _ENTRIES}
-            partitions = list(snapshot.scan(b"o", after(b"o")))
+            partitions = list(snapshot.scan(JournalKey.PARTITIONS, after(JournalKey.PARTITIONS)))
             shape = read_shape(snapshot)
             watch = read_watch(snapshot)
             changes = read_layout(snapshot).get("changes", [])
@@ -182,7 +184,7 @@ class Viewer:
 
 
 def look(store: Store, now: int) -> View:
-    """The pipeline of a store, as it is now."""
+    """The current view of a store's pipeline."""
     return Viewer(store).look(now)
 
 
@@ -206,9 +208,9 @@ class _View:
         self._samples = samples
         self._now = now
         self._running = running
-        self._pipeline = str(unpack(journal[b"pipeline"] or b"\xa0"))
-        self._owner = str(unpack(journal[b"driver"] or b"\x92\x00\xa0")[1])
-        self._commit, topology = Commit.from_bytes(journal[b"commit"]), journal[b"topology"]
+        self._pipeline = str(unpack(journal[JournalKey.PIPELINE] or b"\xa0"))
+        self._owner = str(unpack(journal[JournalKey.DRIVER] or b"\x92\x00\xa0")[1])
+        self._commit, topology = Commit.from_bytes(journal[JournalKey.COMMIT]), journal[JournalKey.TOPOLOGY]
         self._totals = self._commit.totals or {}
         self._levels = _levels(unpack(topology)[0] if topology is not None else [], shape)
         self._before = window(samples, now, RATE_WINDOW)
@@ -244,6 +246,7 @@ class _View:
             changed=dict(totals.get("intervals", {})),
             recent=recent[-MOST_EPOCHS:],
             user=dict(totals.get("user", {})),
+            warnings=list(totals.get("warnings", [])),
             durations=watch.durations,
             seconds=watch.seconds,
             phases=watch.phases,
@@ -303,7 +306,7 @@ class _View:
         )
 
     def _writes(self, who: str) -> list[str]:
-        """The streams that a computation or an injector writes, with those derived from them."""
+        """The streams of a computation or an injector, with those derived from them."""
         return [public_name(stream) for stream, writers in self._shape.producers.items() if who in writers]
 
     def _stream(self, name: str) -> StreamView:
@@ -319,7 +322,7 @@ class _View:
         )
 
     def _intervals(self) -> list[dict[str, Any]]:
-        """The load of each interval, with what its computations keep there."""
+        """The load of each interval, with the size of its computations' state."""
         kept: dict[tuple[int, int], dict[str, int]] = {}
         for name, marks in self._commit.watermarks.items():
             for first, mark in marks.intervals.items():
@@ -327,7 +330,7 @@ class _View:
                 for what, index in KEPT.items():
                     sums[what] += mark.counter(index)
         since = max(self._now - self._watch.at, 0) / SECOND
-        faded = 0.5 ** (since / HALF_LIFE)  # a load forgets while nothing is noted, too
+        faded = 0.5 ** (since / HALF_LIFE)  # a load decays while nothing is recorded, too
         return [
             {
                 **load,
@@ -340,7 +343,7 @@ class _View:
 
 
 def _levels(journaled: list[list[str]], shape: Shape) -> Mapping[str, int]:
-    """The level of each computation; before an epoch was planned, its distance from the injectors."""
+    """The level of each computation; before the first plan, its distance."""
     levels = {name: number for number, level in enumerate(journaled, 1) for name in level}
     if levels.keys() >= shape.inputs.keys():
         return levels

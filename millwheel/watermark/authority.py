@@ -1,7 +1,7 @@
 """The central authority on low watermarks (7.2), on the driver.
 
-For each computation it keeps an interval map of what the workers reported. It never leads them: a
-value is published after the workers had it, and a value never goes back but between two runs (`lower`).
+For each computation it keeps an interval map of the workers' reports. It never runs ahead of them: a
+value is published after the workers reported it. It never goes back, except between two runs (`lower`).
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from millwheel.watermark.percentile import EXACT, Pending, is_of, passed, varian
 
 
 class WatermarkAuthority:
-    """Invariant: a published value never goes back, and never passes the minimum of the intervals."""
+    """Invariant: a published value never goes back or passes an interval's."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._intervals: dict[str, dict[int, IntervalMark]] = {name: {} for name in graph.nodes}
         self._fresh: dict[str, set[int]] = {name: set() for name in graph.nodes}
-        """By computation: the intervals that have reported since the last time that all had."""
+        """By computation: the intervals that reported since the last complete round."""
         self._forgotten: dict[str, dict[int, int]] = {name: {} for name in graph.nodes}
-        """By computation and first tablet: the sequencer under which an interval ceased to be."""
+        """By computation and first tablet: the sequencer that removed an interval."""
         self._layout: dict[str, set[int]] = {name: set() for name in graph.nodes}
-        """By computation: the intervals that had all reported, the last time that all had."""
+        """By computation: the intervals of the last complete round of reports."""
         self._waiting: set[str] = set()
-        """Computations of whose present intervals not all have reported."""
+        """Computations with current intervals that have not reported."""
         self.inputs: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
         self.lows: dict[str, int] = dict.fromkeys(graph.nodes, MIN_TIME)
         self.percentiles: dict[WatermarkName, int] = {
             variant(name, p): MIN_TIME for name in graph.nodes for p in graph.percentiles
         }
-        """Low watermarks for less than all, by the names under which they travel."""
+        """Percentile low watermarks, by name."""
 
     def report(self, name: str, first: int, mark: IntervalMark) -> bool:
-        """Takes an interval's report; refuses that of an old owner."""
+        """Accepts an interval's report; refuses one from a previous owner."""
         known = self._intervals[name].get(first)
         oldest = known.sequencer if known is not None else self._forgotten[name].get(first, -1) + 1
         if mark.sequencer < oldest:
@@ -55,11 +55,11 @@ class WatermarkAuthority:
         return True
 
     def publish(self, intervals: dict[str, set[int]]) -> None:
-        """Moves the published values up to the minimum over the intervals, once all have reported.
+        """Raises the published values to the minimum of all intervals, once all reported.
 
-        ``intervals`` is the layout: those that are no part of it any more are forgotten, and one that
-        has not reported keeps the values where they are. Where the layout has changed, what was reported
-        before does not count: an interval that begins at the same tablet is another one.
+        ``intervals`` is the layout: intervals outside it are removed, and one that has not reported keeps
+        the values where they are. After a change of layout earlier reports do not count: an interval that
+        begins at the same tablet is another one.
         """
         for name, marks in self._intervals.items():
             wanted = intervals[name]
@@ -88,11 +88,11 @@ class WatermarkAuthority:
                 )
 
     def makes_due(self, sources: Mapping[WatermarkName, int]) -> bool:
-        """Whether these watermarks of the injectors would make a timer due: then the workers must run."""
+        """Whether these injector watermarks make a timer due: the workers must run."""
         return self._passed_on(sources) is None
 
     def pass_on(self, sources: Mapping[WatermarkName, int]) -> None:
-        """Lets the injectors' watermarks pass through a graph at rest, where no timer is due by it."""
+        """Applies injector watermarks to an idle graph, where they make no timer due."""
         passed = self._passed_on(sources)
         if passed is not None:
             self.inputs, self.lows, self.percentiles = passed
@@ -100,7 +100,7 @@ class WatermarkAuthority:
     def _passed_on(
         self, sources: Mapping[WatermarkName, int]
     ) -> tuple[dict[str, int], dict[str, int], dict[WatermarkName, int]] | None:
-        if self.unfinished:  # what was left may yet produce what is on time now
+        if self.unfinished:  # the backlog may still produce records that are on time now
             return self.inputs, self.lows, self.percentiles
         inputs, lows, percentiles = dict(self.inputs), dict(self.lows), dict(self.percentiles)
         known: dict[WatermarkName, int] = {**sources}
@@ -116,7 +116,7 @@ class WatermarkAuthority:
                     fast = variant(name, p)
                     at, exact = self._passed(name, p)
                     if not exact and at < reached[p]:
-                        return None  # the workers know more
+                        return None  # the workers have newer values
                     percentiles[fast] = percentile_watermark(reached[p], at, lows[name], percentiles[fast])
             known[name] = lows[name]
             known |= {variant(name, p): percentiles[variant(name, p)] for p in self._graph.percentiles}
@@ -134,11 +134,11 @@ class WatermarkAuthority:
         lowered: Collection[SourceName],
         only: Collection[str] | None = None,
     ) -> bool:
-        """Follows injectors whose watermarks went back, between two runs (semantics 9); False: nobody did.
+        """Lowers watermarks after an injector's went back between runs; False: none did.
 
-        ``lowered`` names those injectors. Every computation behind one of them, and every one that stands at
-        the end of time, comes down to what its senders allow; the others stay. With ``only``, those of these
-        computations that stand at the end of time come down, and nobody else.
+        ``lowered`` names those injectors (semantics 9). Every computation downstream of one of them, and each
+        at `MAX_TIME`, is lowered to its input watermark; the others stay. With ``only``, just those of
+        these computations that are at `MAX_TIME` are lowered.
         """
         before = {**self.inputs}, {**self.lows}, {**self.percentiles}
         changed, known = set[Sender](lowered), dict(sources)
@@ -163,7 +163,7 @@ class WatermarkAuthority:
         return before != (self.inputs, self.lows, self.percentiles)
 
     def holds(self) -> dict[str, dict[int, int]]:
-        """By computation and interval: the oldest hold, where there is one."""
+        """By computation and interval: the oldest hold, if there is one."""
         found: dict[str, dict[int, int]] = {}
         for name, marks in self._intervals.items():
             holds = {first: m.oldest_hold for first, m in marks.items() if m.oldest_hold < MAX_TIME}
@@ -172,14 +172,14 @@ class WatermarkAuthority:
         return found
 
     def _passed(self, name: str, percentile: float) -> tuple[int, bool]:
-        """What this percentage of a computation's pending timestamps have passed; whether it is exact."""
+        """The timestamp that a percentile of pending ones passed; whether it is exact."""
         marks = self._intervals[name].values()
         if not all(mark.pending for mark in marks):
             return MIN_TIME, False
         return passed((Pending(*mark.pending) for mark in marks), percentile)
 
     def pending(self) -> dict[str, int]:
-        """By computation, where somebody uses a percentile: how many timestamps are pending."""
+        """By computation with a percentile in use: the number of pending timestamps."""
         if not self._graph.percentiles:
             return {}
         return {
@@ -191,7 +191,7 @@ class WatermarkAuthority:
         return all_work(mark.work for mark in self._intervals[name].values())
 
     def intervals(self, name: str) -> dict[int, IntervalMark]:
-        """By first tablet: what the intervals of a computation last reported."""
+        """By first tablet: the last report of each interval of a computation."""
         return dict(self._intervals[name])
 
     @property
@@ -200,18 +200,18 @@ class WatermarkAuthority:
         return any(mark.more_due for marks in self._intervals.values() for mark in marks.values())
 
     def marks(self) -> dict[tuple[str, bool], int]:
-        """Every input watermark (True) and low watermark (False), by computation."""
+        """By computation: the input watermark (True) and the low watermark (False)."""
         inputs = {(name, True): mark for name, mark in self.inputs.items()}
         return inputs | {(name, False): mark for name, mark in self.lows.items()}
 
     @property
     def unfinished(self) -> bool:
-        """Whether an epoch left something to the next one, which continues it."""
+        """Whether an epoch left work to the next one, which continues it."""
         return self.more_due or self.left > 0
 
     @property
     def left(self) -> int:
-        """How many records an epoch left to the next one."""
+        """The number of records that an epoch left to the next one."""
         return sum(mark.left for marks in self._intervals.values() for mark in marks.values())
 
     @property
@@ -223,11 +223,11 @@ class WatermarkAuthority:
         )
 
     def counter(self, name: str, index: int) -> int:
-        """A counter of a computation, over all intervals."""
+        """A counter of a computation, summed over its intervals."""
         return sum(mark.counter(index) for mark in self._intervals[name].values())
 
     def admit(self, sources: Mapping[WatermarkName, int], known: Collection[str]) -> None:
-        """Starts computations that are new where their senders stand, each behind its producers."""
+        """Starts new computations at their input watermarks, in topological order."""
         for name, node in self._graph.nodes.items():
             if name in known:
                 continue
@@ -238,7 +238,7 @@ class WatermarkAuthority:
                 self.percentiles[variant(name, p)] = reached[p]
 
     def computations(self) -> dict[str, ComputationMarks]:
-        """By computation: all that is known of it, for the journal."""
+        """By computation: its watermarks and reports, for the journal."""
         return {
             name: ComputationMarks(
                 self.inputs[name],
@@ -253,11 +253,11 @@ class WatermarkAuthority:
         }
 
     def restore(self, computations: Mapping[str, ComputationMarks]) -> None:
-        """From the journal; computations that are not in the graph any more are passed over."""
+        """Restores from the journal; computations that left the graph are skipped."""
         for name, marks in computations.items():
             if name in self._intervals:
                 self.inputs[name], self.lows[name] = marks.input, marks.low
-                for p in self._graph.percentiles:  # one that is new begins where the exact one is
+                for p in self._graph.percentiles:  # a new percentile begins at the exact value
                     self.percentiles[variant(name, p)] = marks.percentiles.get(variant(name, p), marks.low)
                 self._intervals[name] = marks.intervals
                 self._layout[name], self._fresh[name] = marks.layout, marks.fresh

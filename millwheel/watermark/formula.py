@@ -3,17 +3,17 @@
     low watermark of A = min(oldest work of A, low watermark of C: C outputs to A)
 
 1. *Input.* A computation's input watermark is the minimum of its senders' low watermarks: `input_watermarks`.
-2. *Work.* Its oldest work is the oldest of its pending watermark timers, holds, and records that wait
+2. *Work.* Its oldest work is the oldest of its pending watermark timers, holds, and buffered records
    (in_order): `Work`.
-3. *Low watermark.* The minimum of both, and not behind what it was before: `low_watermark`.
-4. *Parts.* What several tasks or intervals report of one sender is merged by the minimum: `lowest`.
-5. *Percentiles.* In place of its oldest work, the timestamp at position floor((1 - p) n) of all that is
-   pending (semantics 13): `percentile_watermark`, `millwheel.watermark.percentile`.
-6. *Injectors.* Their partitions stand for the senders, and unread input for the work:
+3. *Low watermark.* The minimum of both, and never behind its previous value: `low_watermark`.
+4. *Parts.* Reports of several tasks or intervals on one sender are merged by the minimum: `lowest`.
+5. *Percentiles.* In place of the oldest work: the pending timestamp at position floor((1 - p) n)
+   (semantics 13): `percentile_watermark`, `millwheel.watermark.percentile`.
+6. *Injectors.* Their partitions take the place of the senders, unread input that of the work:
    `millwheel.watermark.source`.
 
 The steps (`millwheel.watermark.interval`), the receivers of frames (`millwheel.watermark.merge`) and the
-authority (`millwheel.watermark.authority`) all call these; nobody else takes a minimum.
+authority (`millwheel.watermark.authority`) all call these functions; no other code computes the minimum.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from millwheel.watermark.percentile import EXACT, variant
 
 
 class Work(NamedTuple):
-    """The oldest unfinished work of a computation, by kind; `MAX_TIME` where there is none."""
+    """The oldest unfinished work of a computation, by kind; `MAX_TIME`: none."""
 
     timer: int = MAX_TIME
     """The oldest pending watermark timer."""
     record: int = MAX_TIME
-    """The oldest record that waits for the watermark (in_order)."""
+    """The oldest buffered record of a computation that is in order."""
     hold: int = MAX_TIME
 
     def oldest(self, *, drain: bool = False) -> int:
-        """The timestamp that the low watermark cannot pass; a drain does not heed holds (semantics 9).
+        """The timestamp that the low watermark cannot pass; a drain ignores holds (9).
 
         >>> Work(timer=30, hold=10).oldest(), Work(timer=30, hold=10).oldest(drain=True)
         (10, 30)
@@ -45,7 +45,7 @@ class Work(NamedTuple):
 
     @property
     def due(self) -> int:
-        """The input watermark at which a timer fires (W >= T) or a record is delivered (W > T).
+        """The input watermark that fires a timer (W >= T) or delivers a record (W > T).
 
         >>> Work(timer=30, record=20).due
         21
@@ -57,7 +57,7 @@ _NONE = Work()
 
 
 def all_work(parts: Iterable[Work]) -> Work:
-    """The oldest work of several intervals.
+    """Merges the oldest work of several intervals.
 
     >>> all_work([Work(timer=30), Work(timer=40, hold=10)])
     Work(timer=30, record=9223372036854775807, hold=10)
@@ -67,7 +67,7 @@ def all_work(parts: Iterable[Work]) -> Work:
 
 
 def low_watermark(reached: int, oldest: int, before: int) -> int:
-    """The formula: no further than input and oldest work, and never back.
+    """The low watermark: the minimum of input and oldest work; never goes back.
 
     >>> low_watermark(reached=50, oldest=30, before=20), low_watermark(reached=50, oldest=10, before=20)
     (30, 20)
@@ -76,9 +76,9 @@ def low_watermark(reached: int, oldest: int, before: int) -> int:
 
 
 def percentile_watermark(reached: int, passed: int, low: int, before: int) -> int:
-    """The same for a percentile: ``passed`` is its position among the pending timestamps (semantics 13).
+    """A percentile low watermark; ``passed``: its position in the pending timestamps.
 
-    It is never behind the exact low watermark ``low``.
+    It is never behind the exact low watermark ``low`` (semantics 13).
 
     >>> percentile_watermark(reached=50, passed=40, low=30, before=20)
     40
@@ -92,7 +92,7 @@ def input_watermarks(
     known: Mapping[WatermarkName, int],
     nobody: int = MAX_TIME,
 ) -> dict[float, int]:
-    """A computation's input watermark, exact and for each percentile; ``nobody``: that of no senders.
+    """The input watermark, exact and by percentile; ``nobody``: without senders.
 
     >>> input_watermarks(["A", "B"], [], {"A": 5, "B": 7})
     {1.0: 5}
@@ -104,7 +104,7 @@ def input_watermarks(
 
 
 def lowest(parts: Iterable[Mapping[WatermarkName, int]]) -> dict[WatermarkName, int]:
-    """Merges the watermarks that several tasks or intervals report: the minimum for each name (7.2).
+    """Merges reports of several tasks or intervals: the minimum for each name (7.2).
 
     >>> lowest([{"A": 5, "B": 9}, {"A": 7}])
     {'A': 5, 'B': 9}

@@ -1,4 +1,4 @@
-"""The watermarks of a computation in one interval, in one epoch: the formula as a step applies it (4.5)."""
+"""Watermarks of one interval in one epoch: the formula as a step applies it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from millwheel.watermark.percentile import EXACT, Pending, passed, variant
 
 @dataclass(frozen=True)
 class Before:
-    """The watermarks that an epoch begins with, as its plan has them."""
+    """The watermarks at the start of an epoch, as planned."""
 
     inputs: Mapping[str, int]
     """By computation: the input watermark."""
     lows: Mapping[WatermarkName, int]
-    """By computation: the low watermark; percentile ones beside it."""
+    """By computation: the low watermark, and its percentiles."""
     holds: Mapping[str, Mapping[int, int]]
     """By computation and interval (its first tablet): the oldest hold."""
     drain: bool = False
-    """Whether holds are over (semantics 9)."""
+    """Whether holds are ignored (semantics 9)."""
 
 
 class IntervalWatermarks:
-    """What one interval of a level can know of the watermarks in an epoch.
+    """The watermarks of one interval of a level in an epoch.
 
-    Invariant: what it reports is never ahead of the minimum over all intervals, and never goes back.
+    Invariant: its report is never ahead of the minimum of all intervals, and never goes back.
     """
 
     def __init__(self, graph: Graph, level: int, first: int, before: Before, *, alone: bool) -> None:
@@ -38,13 +38,13 @@ class IntervalWatermarks:
         self._first = first
         self._before = before
         self._alone = alone
-        """Whether this level has one interval, which then knows all there is to know."""
+        """Whether this is the level's only interval: then its values are final."""
 
     def reached(self, name: str, watermarks: Mapping[WatermarkName, int]) -> dict[float, int]:
         """The input watermark of a computation, exact and for each percentile.
 
-        Of a chained producer's percentiles an interval knows, where it is not the only one, what was
-        published before the epoch, and that they are not behind the exact one.
+        For the percentiles of a chained producer an interval that is not the only one has two bounds: the
+        value published before the epoch, and the exact low watermark.
         """
         senders, held = self._graph.senders(name), self._held(name)
         known = watermarks
@@ -61,7 +61,7 @@ class IntervalWatermarks:
         return found
 
     def input(self, name: str, reached: Mapping[float, int], *, waits: bool) -> int:
-        """Where the computation's clock stands after its records; ``waits``: behind an unfinished sender."""
+        """The input watermark after the records; ``waits``: a sender has a backlog."""
         before = self._before.inputs.get(name, MIN_TIME)
         return before if waits else max(reached[self._graph.nodes[name].watermark], before)
 
@@ -70,8 +70,8 @@ class IntervalWatermarks:
     ) -> int:
         """The low watermark after the step.
 
-        What an unfinished step left may yet produce, and stamp it with anything that was not late before the
-        epoch: then it stays.
+        An unfinished step keeps the previous value: its backlog may still produce records with any timestamp
+        that was not late before the epoch.
         """
         before = self._before.lows.get(name, MIN_TIME)
         if unfinished:
@@ -84,13 +84,13 @@ class IntervalWatermarks:
     def percentile_inputs(
         self, name: str, reached: Mapping[float, int], *, unfinished: bool
     ) -> dict[WatermarkName, int]:
-        """What is reported of the input's percentile watermarks."""
+        """The percentiles of the input watermark, for the report."""
         return {variant(name, p): MIN_TIME if unfinished else reached[p] for p in self._graph.percentiles}
 
     def percentile_lows(
         self, name: str, low: int, inputs: Mapping[WatermarkName, int], pending: Pending
     ) -> dict[WatermarkName, int]:
-        """What chained consumers know of the percentile low watermarks in this epoch."""
+        """The percentile low watermarks for chained consumers in this epoch."""
         lows: dict[WatermarkName, int] = {}
         for p in self._graph.percentiles:
             fast = variant(name, p)
@@ -100,7 +100,7 @@ class IntervalWatermarks:
         return lows
 
     def horizon(self, watermarks: Mapping[WatermarkName, int]) -> int:
-        """The newest watermark of an injector: no pending timestamp behind it can matter in this epoch."""
+        """The newest injector watermark: later pending timestamps do not matter now."""
         graph = self._graph
         return max(watermarks[variant(s.name, p)] for s in graph.sources for p in graph.percentiles)
 
@@ -108,12 +108,12 @@ class IntervalWatermarks:
         return isinstance(sender, str) and self._graph.level_of[sender] == self._level
 
     def _held(self, name: str) -> int:
-        """The oldest hold that chained producers had before this epoch, in whatever interval.
+        """The oldest hold that chained producers had before this epoch, in any interval.
 
-        Their low watermarks for this epoch are not known here but for this interval's, and at the end of an
-        epoch a hold is all that can keep one behind its input: timers that were due have fired. A hold that
-        is released meanwhile, here, still counts: others do not know of it, and no interval is to be ahead.
-        Where there are no others, it does not count.
+        An interval has no low watermarks of this epoch from the others. At the end of an epoch only a hold
+        can keep a producer behind its input, as timers that were due have fired. A hold that is released here
+        in this epoch still counts, since the other intervals have not seen it and none may be ahead of them.
+        For an only interval it does not count.
         """
         oldest = MAX_TIME
         for sender in self._graph.senders(name):

@@ -1,4 +1,4 @@
-"""What the authority keeps of a computation and its intervals, as values for the journal."""
+"""The authority's values for a computation and its intervals, as journaled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millwheel.watermark.formula import Work, all_work
 
 @dataclass
 class IntervalMark:
-    """What one interval of a computation last reported."""
+    """The last report of one interval of a computation."""
 
     sequencer: int
     input: int
@@ -24,14 +24,14 @@ class IntervalMark:
     counters: list[int] = field(default_factory=list)
     percentiles: dict[WatermarkName, int] = field(default_factory=dict)
     left: int = 0
-    """Records that wait for the next epoch."""
+    """Records left to the next epoch."""
     filter_bytes: int = 0
-    """Of the filter before the seen IDs, in the last epoch that had any."""
+    """The size of the filter for seen IDs, in the last epoch with IDs."""
     filter_error: float = 0.0
     next_record: int = MAX_TIME
-    """The timestamp of the first record that waits for the watermark (in_order)."""
+    """The timestamp of the first buffered record (in_order)."""
     pending: list[Any] = field(default_factory=list)
-    """What a `Pending` has; empty where it was not asked for."""
+    """The fields of a `Pending`; empty if no percentile is in use."""
 
     @property
     def work(self) -> Work:
@@ -39,11 +39,11 @@ class IntervalMark:
         return Work(self.next_timer, self.next_record, self.oldest_hold)
 
     def counter(self, index: int) -> int:
-        """One of the counters; 0 where an older version did not have it."""
+        """One of the counters; 0 if an older version did not report it."""
         return self.counters[index] if index < len(self.counters) else 0
 
     def to_value(self) -> list[Any]:
-        """For the journal."""
+        """Encodes it for the journal."""
         return list(self.__dict__.values())
 
     @staticmethod
@@ -54,20 +54,20 @@ class IntervalMark:
 
 @dataclass
 class ComputationMarks:
-    """What is journaled of a computation's watermarks."""
+    """The watermarks of a computation, as journaled."""
 
     input: int = MIN_TIME
     low: int = MIN_TIME
     intervals: dict[int, IntervalMark] = field(default_factory=dict)
     """By first tablet."""
     percentiles: dict[WatermarkName, int] = field(default_factory=dict)
-    """Its low watermarks for less than all, by the names under which they travel."""
+    """Its percentile low watermarks, by name."""
     layout: set[int] = field(default_factory=set)
-    """The intervals that had all reported, the last time that all had."""
+    """The intervals of the last complete round of reports."""
     fresh: set[int] = field(default_factory=set)
-    """The intervals that have reported since the last time that all had."""
+    """The intervals that have reported since the last complete round of reports."""
     forgotten: dict[int, int] = field(default_factory=dict)
-    """By first tablet: the sequencer under which an interval ceased to be."""
+    """By first tablet: the sequencer under which an interval was removed."""
 
     @property
     def work(self) -> Work:
@@ -75,11 +75,11 @@ class ComputationMarks:
         return all_work(mark.work for mark in self.intervals.values())
 
     def counter(self, index: int) -> int:
-        """A counter, over all intervals."""
+        """A counter, summed over the intervals."""
         return sum(mark.counter(index) for mark in self.intervals.values())
 
     def to_value(self) -> list[Any]:
-        """For the journal."""
+        """Encodes it for the journal."""
         return [
             self.input,
             self.low,

@@ -1,4 +1,4 @@
-"""Merges the watermarks that the tasks of a level report, in the tasks of the next one (7.2)."""
+"""Merges the watermarks that the tasks of a level report, for the next one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from millwheel.watermark.source import SourceMark
 
 
 class PendingPart(NamedTuple):
-    """What one interval reports for a computation's percentiles."""
+    """One interval's report for a computation's percentiles."""
 
     reached: Mapping[WatermarkName, int]
-    """By percentile low watermark of the computation: its input's, in this interval."""
+    """By percentile low watermark of the computation: the interval's input watermark."""
     pending: Sequence[Any]
-    """What a `Pending` has."""
+    """The fields of a `Pending`."""
 
 
 def merge_injected(
@@ -26,9 +26,9 @@ def merge_injected(
     held: Iterable[Mapping[WatermarkName, int]],
     newest: Iterable[Mapping[WatermarkName, int]],
 ) -> dict[WatermarkName, int]:
-    """The injectors' watermarks in the first level: what the plan knows, joined by what each task read.
+    """The injectors' watermarks in the first level: the plan's and each task's.
 
-    ``held`` and ``newest`` are, by task: the watermark of what was read, and the newest timestamp of it.
+    ``held`` and ``newest`` are, by task: the watermark of its input, and its newest timestamp.
     """
     merged = lowest(held)
     tops: dict[WatermarkName, int] = {}
@@ -47,9 +47,9 @@ def merge_percentiles(
     before: Mapping[WatermarkName, int],
     unfinished: Collection[str],
 ) -> dict[WatermarkName, int]:
-    """The percentile low watermarks of a level, where all of its intervals are known.
+    """The percentile low watermarks of a level, from all of its intervals.
 
-    ``lows`` has the exact ones. What an ``unfinished`` computation left may yet produce: its own stay.
+    ``lows`` has the exact ones. An ``unfinished`` computation keeps its values: it may still produce.
     """
     found: dict[WatermarkName, int] = {}
     for name, reported in parts.items():

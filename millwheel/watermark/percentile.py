@@ -1,6 +1,6 @@
-"""Percentile low watermarks (7.2): for those who would rather be fast than complete.
+"""Percentile low watermarks (7.2): earlier results in exchange for completeness.
 
-The 99% low watermark of a sender is the one that 99% of its pending timestamps have passed. It travels
+The 99% low watermark of a sender is the one that 99% of its pending timestamps have passed. It is sent
 beside the exact one, under a name of its own.
 """
 
@@ -20,7 +20,7 @@ EXACT: Final = 1.0
 
 
 def variant(sender: Sender, percentile: float) -> WatermarkName:
-    """The name under which a sender's percentile watermark travels.
+    """The name of a sender's percentile watermark.
 
     >>> variant("Windower", EXACT)
     'Windower'
@@ -31,32 +31,32 @@ def variant(sender: Sender, percentile: float) -> WatermarkName:
 
 
 def is_of(name: WatermarkName, sender: Sender) -> bool:
-    """Whether a name stands for a watermark of a sender, exact or not."""
+    """Whether a name is a watermark of a sender, exact or percentile."""
     return name == sender or (isinstance(name, Percentile) and name.sender == sender)
 
 
 ALL: Final = 2**63
-"""Behind every timestamp."""
+"""Later than every timestamp."""
 
 
 class Pending(NamedTuple):
-    """The oldest pending timestamps of an interval: each with its count, and how many there are in all."""
+    """The oldest pending timestamps of an interval with their counts, and the total."""
 
     total: int
     times: list[int]
-    """In order, each once."""
+    """Sorted, without duplicates."""
     counts: list[int]
     known: int
-    """Every timestamp before this one is among ``times``."""
+    """Every pending timestamp before this one is in ``times``."""
 
 
 NOTHING: Final = Pending(0, [], [], ALL)
-"""Of an interval in which nothing is pending."""
+"""An interval with nothing pending."""
 
 
 @lru_cache
 def rest(percentile: float) -> Fraction:
-    """The share that a percentile leaves behind, of the percentile as it is written in decimal.
+    """1 - p, exactly, for a percentile p as written in decimal.
 
     >>> rest(0.9) * 10
     Fraction(1, 1)
@@ -65,9 +65,9 @@ def rest(percentile: float) -> Fraction:
 
 
 def passed(parts: Iterable[Pending], percentile: float) -> tuple[int, bool]:
-    """The timestamp at position floor((1 - p) * n) of all that are pending (semantics 13).
+    """The pending timestamp at position floor((1 - p) * n), and whether it is exact.
 
-    False with it says that it is this one or a later one: the intervals did not report enough.
+    False: it is this timestamp or a later one, as the intervals did not report enough (semantics 13).
 
     >>> passed([Pending(2, [5, 9], [1, 1], ALL), Pending(8, [7], [8], ALL)], 0.9)
     (7, True)
@@ -92,9 +92,10 @@ def passed(parts: Iterable[Pending], percentile: float) -> tuple[int, bool]:
 
 
 def stragglers(pending: Iterable[tuple[int, int, str]], percentile: float) -> set[str]:
-    """Who can be left behind: those furthest back that hold no more than the rest of the percentage.
+    """The partitions furthest behind that a percentile may ignore.
 
-    ``pending`` is (watermark, pending records, name) for each partition.
+    Together they hold at most 1 - p of the pending records. ``pending`` is (watermark, pending records,
+    name) for each partition.
 
     >>> sorted(stragglers([(5, 1, "slow"), (90, 150, "a"), (95, 150, "b")], 0.99))
     ['slow']

@@ -1,10 +1,10 @@
 """The low watermark of an injector, from its partitions (5.2, Fig. 10).
 
-1. *Vouched for.* What the injector itself says of a partition that was read up to an offset: `vouched`.
-2. *Slack.* Where the injector's watermark follows timestamps, a partition is as far as its newest timestamp
-   less the slack, if that is further: `with_slack`.
-3. *Read.* What the ranges that a task reads hold, the stragglers of a percentile left out: `read_mark`.
-4. *Injector.* The minimum over its partitions, those that nobody reads in this epoch included: `SourceMark`.
+1. *Vouched for.* The injector's own watermark for a partition that was read up to an offset: `vouched`.
+2. *Slack.* Where the injector's watermark follows timestamps: the newest timestamp of the partition less
+   the slack, if that is later: `with_slack`.
+3. *Read.* The minimum over the ranges that a task reads, without the stragglers of a percentile: `read_mark`.
+4. *Injector.* The minimum over its partitions, those without new input in this epoch included: `SourceMark`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from millwheel.model.time import MAX_TIME, MIN_TIME
 
 
 class SourceMark(NamedTuple):
-    """What is known of an injector's watermark; tasks that read a part of it know more, and `join`.
+    """An injector's watermark as planned; tasks that read a part of it `join` theirs.
 
-    ``held`` is the minimum over the partitions that hold it (`MAX_TIME`: none does), ``newest`` the
-    newest timestamp read so far.
+    ``held`` is the minimum over the partitions that hold the watermark (`MAX_TIME`: none does), ``newest``
+    the newest timestamp read so far.
     """
 
     previous: int
@@ -28,12 +28,12 @@ class SourceMark(NamedTuple):
     newest: int
     slack: int | None
     final: bool
-    """Whether this epoch reads the last of a bounded injector."""
+    """Whether this epoch reads the last input of a bounded injector."""
     open_end: bool = False
-    """Whether event time goes on behind the last of it, in a later run."""
+    """Whether event time continues after that, in a later run."""
 
     def join(self, held: int, newest: int) -> SourceMark:
-        """With what one task read."""
+        """Merges what one task read."""
         return self._replace(held=min(self.held, held), newest=max(self.newest, newest))
 
     def watermark(self) -> int:
@@ -47,12 +47,12 @@ class SourceMark(NamedTuple):
         >>> SourceMark(MIN_TIME, MAX_TIME, 90, 20, False).watermark()
         70
 
-        Where no partition holds it and more may come, it stays where it is (Fig. 10):
+        If no partition holds it and the injector is not at its end, it stays where it is (Fig. 10):
 
         >>> SourceMark(30, MAX_TIME, 90, None, False).watermark()
         30
 
-        At the end of what there is event time has ended, or goes on in a later run (semantics 9):
+        At the end of the input event time has ended, or continues in a later run (semantics 9):
 
         >>> SourceMark(30, MAX_TIME, 90, None, True).watermark() == MAX_TIME
         True
@@ -71,12 +71,12 @@ class SourceMark(NamedTuple):
 
 
 def vouched(injector: Injector, partition: str, offset: Offset) -> int:
-    """What an injector vouches for of a partition that was read up to an offset: the one place that asks."""
+    """The injector's watermark for a partition read up to an offset; the only caller."""
     return injector.low_watermark(partition, offset)
 
 
 def with_slack(mark: int, newest: int, slack: int | None) -> int:
-    """How far a partition is: what is vouched for, or its newest timestamp less the slack, if further.
+    """The vouched watermark, or the newest timestamp less the slack, if later.
 
     >>> with_slack(50, newest=90, slack=20), with_slack(80, newest=90, slack=20), with_slack(50, 90, None)
     (70, 80, 50)
@@ -85,7 +85,7 @@ def with_slack(mark: int, newest: int, slack: int | None) -> int:
 
 
 def position(newest: int, mark: int, slack: int | None) -> int:
-    """Where a partition stands in time: by what was read of it, or by what is vouched for.
+    """The event time of a partition: its newest timestamp, or one from its watermark.
 
     >>> position(MIN_TIME, mark=50, slack=20), position(90, mark=50, slack=20)
     (70, 90)
@@ -96,7 +96,7 @@ def position(newest: int, mark: int, slack: int | None) -> int:
 
 
 def ended_at(newest: int) -> int:
-    """The watermark that a stream keeps when a run closes: behind its newest timestamp (semantics 9).
+    """The watermark of a stream when a run closes: its newest timestamp plus one (9).
 
     >>> ended_at(5), ended_at(MIN_TIME) == MIN_TIME
     (6, True)
@@ -105,19 +105,19 @@ def ended_at(newest: int) -> int:
 
 
 class Read(NamedTuple):
-    """A range of a partition that was read: what is vouched for behind it, and the newest timestamp."""
+    """A range of a partition that was read: its watermark, and its newest timestamp."""
 
     partition: str
     watermark: int
     newest: int
     last: bool
-    """False for a piece that other pieces of the partition follow in the epoch: it holds nothing."""
+    """False for a piece that others of the same partition follow: it does not hold."""
 
 
 def read_mark(reads: Iterable[Read], slack: int | None, ignored: Collection[str]) -> tuple[int, int]:
-    """What reading ranges of an injector tells of its watermark, for `SourceMark.join`.
+    """The watermark and the newest timestamp of ranges read, for `SourceMark.join`.
 
-    ``ignored`` are the partitions that a percentile leaves behind.
+    ``ignored`` are the partitions that a percentile ignores.
 
     >>> read_mark([Read("a", 40, 60, True), Read("b", 30, 90, False)], slack=None, ignored=())
     (40, 90)
@@ -133,7 +133,7 @@ def read_mark(reads: Iterable[Read], slack: int | None, ignored: Collection[str]
 
 
 def behind(newest: int, slack: int) -> int:
-    """The watermark that follows timestamps at a distance.
+    """The newest timestamp less the slack.
 
     >>> behind(MIN_TIME, 5) == MIN_TIME
     True

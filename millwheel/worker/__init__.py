@@ -1,1 +1,1 @@
-"""What runs where the keys live (paper 6): the step, and the envelopes that carry records to it."""
+"""The worker (6): the step, and the envelopes that carry records to it."""

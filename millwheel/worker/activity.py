@@ -1,8 +1,8 @@
-"""What a worker is doing: which computation, key and record it has in hand.
+"""What a worker is doing: the computation, key and record of the running hook.
 
 It explains an epoch that takes long, or whose worker dies. A thread checks once a second, so a record costs
-nothing, and notes in a file what is in hand and since when. For a worker that dies that is too late: when its
-task is tried again, every hook is noted before it is called, so the next death has a name.
+nothing, and notes in a file what is running and since when. For a worker that dies that is too late: when its
+task is retried, every hook is noted before it is called, so that the next crash can be attributed.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("millwheel")
 
-_EVERY = 1.0  # seconds between looks
+EVERY = 1.0  # seconds between checks
 
 _HOOKS = ("process_record", "process_timer")
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a worker process has in hand, and since when, in seconds since 1970."""
+    """What a worker process is running, and since when, in seconds since 1970."""
 
     process: int
     epoch: int
     what: str
     since: float
     at: float
-    """When it was noted, in seconds since 1970: a worker notes once a second, unless native code keeps it."""
+    """When it was noted, in seconds since 1970: once a second, unless in native code."""
     exact: bool = False
     """Whether it was noted just before it began."""
     computation: str | None = None
@@ -51,7 +51,7 @@ class Note:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is still there."""
+        """Whether the process still exists."""
         try:
             os.kill(self.process, 0)
         except ProcessLookupError:
@@ -62,7 +62,7 @@ class Note:
 
     @property
     def place(self) -> str:
-        """Where that is, for a message."""
+        """The running hook, for a message."""
         if self.computation is None:
             return self.what
         return f"{self.hook} of computation {self.computation!r}, key {shorten(self.key, 80)}"
@@ -72,13 +72,13 @@ def read_notes(folder: Path | None) -> list[Note]:
     """The notes of all worker processes on this machine, the longest first."""
     found = []
     for path in folder.glob("*.json") if folder is not None else ():
-        with suppress(OSError, ValueError, TypeError):  # it is gone, or is just being written
+        with suppress(OSError, ValueError, TypeError):  # it was removed, or is being written
             found.append(Note(**json.loads(path.read_text())))
     return sorted(found, key=lambda note: note.since)
 
 
 class Activity:
-    """What one worker process is doing. The task's thread sets it, another thread reads it."""
+    """What one worker process is doing: set by its task, read by another thread."""
 
     def __init__(self) -> None:
         self._epoch = 0
@@ -88,7 +88,7 @@ class Activity:
         self._noted = False
 
     def enter(self, what: Callable[[], str], context: HookContext | None = None) -> None:
-        """The task turns to something: a computation, if there is a context, an injector or a sink."""
+        """Notes that the task starts a computation, an injector or a sink."""
         self._now = (what, context)
         if self._careful:
             if context is not None:
@@ -98,7 +98,7 @@ class Activity:
 
     @contextmanager
     def task(self, epoch: int, folder: str | None, *, careful: bool) -> Iterator[None]:
-        """A task begins, and ends; a careful one notes every hook in the folder before it calls it."""
+        """Wraps a task; a careful one notes every hook in the folder before it calls it."""
         if folder is not None and self._path is None:
             self._path = Path(folder) / f"{os.getpid()}.json"
             thread = threading.Thread(
@@ -114,7 +114,7 @@ class Activity:
                 self._remove()
 
     def _note_hooks(self, context: HookContext) -> None:
-        """Lets the hooks of a computation be noted, as long as this worker lives."""
+        """Wraps the hooks of a computation, as long as this worker lives."""
 
         def noted(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
             def call(hand: Any) -> Any:
@@ -129,7 +129,7 @@ class Activity:
                 context.attributes[name] = noted(getattr(context.computation, name))
 
     def _check(self, last: Any, hand: Any, since: float) -> tuple[Any, Any, float]:
-        """Notes what is in hand, and since when nothing has moved; what it was, for the next check."""
+        """Notes what is running and since when; returns it for the next check."""
         now = self._now
         held = now[1].hand if now is not None and now[1] is not None else None
         if now is not last or held is not hand:
@@ -157,7 +157,7 @@ class Activity:
         try:
             self._path.write_text(json.dumps(asdict(note)))
         except OSError:  # the folder is gone: the run is over
-            logger.debug("what a worker does cannot be noted", exc_info=True)
+            logger.debug("the activity of a worker cannot be noted", exc_info=True)
 
     def _remove(self) -> None:
         assert self._path is not None
@@ -170,7 +170,7 @@ def _watch(found: weakref.ref[Activity]) -> None:
     """Checks once a second, as long as the worker has this topology."""
     before: tuple[Any, Any, float] = (None, None, 0.0)
     while True:
-        time.sleep(_EVERY)
+        time.sleep(EVERY)
         activity = found()
         if activity is None:
             return

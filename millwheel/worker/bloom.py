@@ -1,8 +1,8 @@
-"""A Bloom filter before the seen IDs (6.1.1): it says that an ID is new without a look at the store.
+"""A Bloom filter for seen IDs (6.1.1): finds new IDs without reading the store.
 
-A filter is soft state of a worker. It is made from the log of IDs in the store, and brought up from the
-log before each epoch, so it does not matter which worker wrote the epochs before. It may know IDs that
-the store has forgotten, or that belong to other intervals of the shard: those are looked up in vain.
+A filter is soft state of a worker. It is built from the log of IDs in the store, and updated from the
+log before each epoch, so it does not matter which worker wrote the epochs before. It may contain IDs that
+the store has expired, or that belong to other intervals of the shard: their lookups find nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.keyspace import DIGEST, after, id_log_prefix, time_bytes
 
-_BITS = 10  # for each ID that there is room for; with so many, 7 probes err once in 120 times
+_BITS = 10  # for each ID of its capacity: 7 probes have a false positive rate of 1 in 120
 _PROBES = 7
-_LEAST = 1 << 16  # IDs that a filter has room for
-_NEWS = 256  # log entries that an epoch adds to a shard: one for each of its intervals and input streams
-_EPOCH = slice(11, 19)  # of a log entry's key, behind the letter, the computation and the expiry
+_LEAST = 1 << 16  # IDs: the smallest capacity of a filter
+_NEWS = 256  # expected log entries of an epoch in a shard: one for each of its intervals and input streams
+_EPOCH = slice(11, 19)  # of a log entry's key, after the letter, the computation and the expiry
 
 
 class Bloom:
-    """A set of digests that errs on one side: what it does not have was never added."""
+    """A set of digests with false positives, but no false negatives."""
 
     def __init__(self, room: int) -> None:
         bits = 1 << (max(room, _LEAST) * _BITS - 1).bit_length()
@@ -34,13 +34,13 @@ class Bloom:
         self.count = 0
 
     def add(self, digests: bytes) -> None:
-        """Adds digests, which stand one after the other."""
+        """Adds digests, which are concatenated."""
         self.count += len(digests) // DIGEST
         for place in self._places(digests):
             np.bitwise_or.at(self._bytes, place >> np.uint64(3), _bit(place))
 
     def may_have(self, digests: bytes) -> list[bool]:
-        """Of each digest: False where it was never added."""
+        """By digest: False if it was never added."""
         found = np.ones(len(digests) // DIGEST, dtype=bool)
         for place in self._places(digests):
             found &= (self._bytes[place >> np.uint64(3)] & _bit(place)) != 0
@@ -48,7 +48,7 @@ class Bloom:
         return answers
 
     def _places(self, digests: bytes) -> Iterable[Any]:
-        """The bits of each digest, probe by probe: a digest is two random numbers already."""
+        """The bits of each digest, by probe: a digest is two random numbers already."""
         halves = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
         place, step = halves[:, 0].copy(), halves[:, 1] | np.uint64(1)
         for _ in range(_PROBES):
@@ -57,12 +57,12 @@ class Bloom:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
         return int(self._bytes.nbytes)
 
     @property
     def error(self) -> float:
-        """The share of new IDs for which the store is asked all the same."""
+        """Its false positive rate: new IDs that are looked up in the store for nothing."""
         filled = 1 - math.exp(-_PROBES * self.count / (8 * self.size))
         return float(filled**_PROBES)
 
@@ -72,7 +72,7 @@ def _bit(place: Any) -> Any:
 
 
 class IdFilter:
-    """The filter of one computation in one shard, up to the epoch before the one in hand."""
+    """The filter of one computation in one shard, up to the previous epoch."""
 
     def __init__(self, computation: int) -> None:
         self._prefix = id_log_prefix(computation)
@@ -81,11 +81,11 @@ class IdFilter:
         self.bloom = Bloom(0)
 
     def bring_up(self, snapshot: Snapshot, epoch: int, now: int, retentions: Iterable[int]) -> None:
-        """Adds what was logged since the last time, by whatever worker.
+        """Adds what any worker has logged since the last call.
 
-        An entry's expiry is the time of its epoch and a retention, and times do not go back: so the new
-        entries stand together, for each retention that there is. Where they did, behind an epoch that was
-        planned by a clock that was wrong, all is read again.
+        An entry's expiry is the time of its epoch plus a retention, and times do not go back: so the new
+        entries are adjacent, for each retention. After an epoch that was planned with a wrong clock they are
+        not, and the whole log is read again.
         """
         if epoch - 1 <= self._epoch:
             return
@@ -101,14 +101,14 @@ class IdFilter:
         self._epoch, self._since = epoch - 1, now
 
     def news(self, now: int, retentions: Iterable[int]) -> list[Range]:
-        """Where that stands in the log which this filter does not know yet; nothing before its first use."""
+        """The ranges of the log that this filter has not read; none before its first use."""
         if self._epoch < 0 or now < self._since:
             return []
         times = [(_key_time(self._since + kept), _key_time(now + kept)) for kept in set(retentions)]
         return [(self._prefix + start, after(self._prefix + stop), _NEWS) for start, stop in times]
 
     def _build(self, snapshot: Snapshot) -> None:
-        """From the whole log, with room for as many again."""
+        """Builds it from the whole log, with twice the capacity needed."""
         logged = [value for _, value in snapshot.scan(self._prefix, after(self._prefix))]
         self.bloom = Bloom(2 * sum(map(len, logged)) // DIGEST)
         for value in logged:

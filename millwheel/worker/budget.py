@@ -1,19 +1,19 @@
-"""The time that a step may take."""
+"""The time budget of a step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-_LONGEST_STRIDE = 256  # records between two looks at the clock
-_QUICK = 0.001  # seconds: what so many records should take at most
+_LONGEST_STRIDE = 256  # records between two readings of the clock
+_QUICK = 0.001  # seconds that the records between two readings should take at most
 
 
 class Budget:
-    """The time that a step may take before it leaves its records to the next epoch (Fig. 11).
+    """The time after which a step leaves its records to the next epoch (Fig. 11).
 
-    Looking at a clock for each record would cost more than most hooks: as long as they are quick it is
-    looked at ever more rarely.
+    Reading the clock for each record would cost more than most hooks: while they are quick it is
+    read less and less often.
     """
 
     __slots__ = ("_clock", "_deadline", "_looked", "_stride", "left", "over")
@@ -24,16 +24,16 @@ class Budget:
         self._deadline = self._looked + seconds
         self._stride = 1
         self.left = 1
-        """How many more records until the clock is looked at."""
+        """The number of records until the clock is read again."""
         self.over = False
 
     def begin(self) -> None:
-        """For each computation, one record at least: so there is always progress."""
+        """Starts a computation; it runs at least one record, for progress."""
         self.over = False
         self.left = self._stride = 1
 
     def is_over(self) -> bool:
-        """Looks at the clock."""
+        """Reads the clock."""
         now = self._clock()
         self.over = now > self._deadline
         self._stride = min(2 * self._stride, _LONGEST_STRIDE) if now - self._looked < _QUICK else 1

@@ -1,6 +1,6 @@
-"""Combining: the records of a key become fewer before the hook gets them (8.4).
+"""Combining: merges the records of a key before the hook gets them (8.4).
 
-It is done where they arrive, behind the search for duplicates and the late policy, in the order of arrival:
+It runs at the receiver, after deduplication and the late policy, in the order of arrival:
 so IDs, counts, ``NAME.late`` and ``NAME.errors`` are those of the records as they were sent.
 """
 
@@ -18,11 +18,11 @@ from millwheel.worker.context import HookContext, ReturnedValue
 from millwheel.worker.inbox import Arrivals
 
 MOST = 4_096
-"""Records that are combined at once: so many that a slow hook hardly counts, few enough for a budget."""
+"""Records combined at once: many enough for a slow hook, few enough for a budget."""
 
 Diverted = Callable[[Record, Exception], None]
 Fresh = Callable[[list[bytes | None], list[str], list[int]], list[int]]
-"""Of positions those whose ID was never seen, by the digests and the streams."""
+"""Selects the positions with IDs that were never seen, by digests and streams."""
 
 
 def runner(
@@ -34,7 +34,10 @@ def runner(
     takes_late: Callable[[Record], bool],
     diverted: Diverted,
 ) -> Callable[[str, list[int]], int]:
-    """Runs a key's records, but for duplicates, as far as the budget goes; returns how many it reached."""
+    """Makes a function that runs a key's records within the budget; returns how many.
+
+    Duplicates are skipped.
+    """
     timestamps, streams, ids, digests = arrivals.timestamps, arrivals.streams, arrivals.ids, arrivals.digests
     only = arrivals.only_stream() is not None
     combining = Combining(context, arrivals, lambda position: timestamps[position] < before, diverted)
@@ -69,10 +72,10 @@ def runner(
 
 
 class Combining:
-    """Gives one computation its records of one step through its combiner, key by key.
+    """Passes a computation its records of one step through its combiner, key by key.
 
-    A group is what follows each other of one stream, all late or all on time; late ones go one by one. With
-    ``errors="divert"`` a group that fails is undone, and its records are tried one by one, from copies.
+    A group is a run of records of one stream, all late or all on time; late ones are passed one by one. With
+    ``errors="divert"`` a group that fails is undone, and its records are retried one by one, from copies.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class Combining:
         diverted: Diverted,
         between: Callable[[int], None] | None = None,
     ) -> None:
-        """``between`` is called with the timestamp of each record, which then go in order of those."""
+        """``between`` is called with each record's timestamp; records are then in order."""
         combine = context.node.combine
         assert combine is not None
         self._combine: Combine = combine
@@ -95,7 +98,7 @@ class Combining:
         self._divert = context.node.errors == "divert"
 
     def run(self, key: str, piece: Sequence[int]) -> None:
-        """Some records of a key, in their order, of which none is a duplicate or put aside."""
+        """Runs records of a key, in order, without duplicates or records put aside."""
         streams, is_late = self._arrivals.streams, self._is_late
         first = 0
         for number in range(1, len(piece) + 1):
@@ -107,12 +110,12 @@ class Combining:
             first = number
 
     def group(self, key: str, group: Sequence[int]) -> None:
-        """Records that may become one."""
+        """Runs records that may be combined."""
         arrivals = self._arrivals
         if not self._divert:
             self._hooks(self.combined(key, group, None))
             return
-        # As they came: a combiner may change what it is given before it or the hook raises.
+        # As they arrived: a combiner may change its input before it or the hook raises.
         packed = [pack(arrivals.value(position)) for position in group]
         error = self._tried(key, group, list(map(unpack, packed)))
         if error is None:
@@ -124,7 +127,7 @@ class Combining:
                 self._diverted(self._record(key, position, unpack(value)), error)
 
     def _tried(self, key: str, group: Sequence[int], values: list[Any]) -> Exception | None:
-        """Runs a group; what it raised, after all that it did is undone."""
+        """Runs a group; returns its exception after undoing its effects."""
         context = self._context
         saved = context.save()
         try:
@@ -149,7 +152,7 @@ class Combining:
                 raise ReturnedValue(result)
 
     def combined(self, key: str, group: Sequence[int], values: list[Any] | None) -> list[Record]:
-        """The records in place of a group's, checked."""
+        """The records that replace a group, checked."""
         stream, late = self._arrivals.streams[group[0]], self._is_late(group[0])
         try:
             pairs = list(self._pairs(key, group, values))
@@ -169,11 +172,11 @@ class Combining:
         return [Record(value, timestamp, key, stream, None, late) for value, timestamp in pairs]
 
     def _pairs(self, key: str, group: Sequence[int], values: list[Any] | None) -> Iterator[tuple[Any, int]]:
-        """What the combiner gives."""
+        """The combiner's result."""
         arrivals, combine = self._arrivals, self._combine
         times = list(map(arrivals.timestamps.__getitem__, group))
         if isinstance(combine, Count):
-            yield from combine.columns(times, ())  # it need not look at what it counts
+            yield from combine.columns(times, ())  # a count does not read values
             return
         if values is None:
             values = [arrivals.value(i) for i in group]
@@ -193,7 +196,7 @@ class Combining:
             yield unpack(pack(pair[0])), pair[1]
 
     def _record(self, key: str, position: int, value: Any) -> Record:
-        """A record as it came; of its own value where none is given."""
+        """A record as it arrived; with its own value if none is given."""
         arrivals = self._arrivals
         if value is None:
             value = arrivals.value(position)
@@ -202,4 +205,4 @@ class Combining:
 
 
 class _Wrong(Exception):
-    """What a combiner gave cannot be used."""
+    """The combiner's result cannot be used."""

@@ -1,4 +1,4 @@
-"""Commits: in which order the steps of an epoch get into the store, and what a crash leaves (6.1, 6.2).
+"""Commits: the order of an epoch's writes, and what a crash leaves (6.1, 6.2).
 
 **A step's write** is one transaction of one shard: rows, timers, IDs, checkpoint (report and productions),
 and the interval's entry (sequencer, epoch). Its guard reads the entry again: a newer sequencer or epoch is
@@ -8,23 +8,23 @@ is in the store whole or not at all, once, and a later attempt at it answers fro
 When it is made, and when productions may leave the process:
 
 1. *Strong* (6.1.2; a level of a wide epoch): the write, then productions and sinks.
-   Crash before the write: nothing is there, the step runs again. After it: the next attempt answers from the
+   Crash before the write: nothing is stored, the step runs again. After it: the next attempt answers from the
    checkpoint, bit for bit the same, to receivers and sinks that may have it already.
 2. *Weak* (6.1.3; a level of a wide epoch in which no computation has strong productions): productions and
-   sinks; then every later level commits; then the write, without productions. It waits in memory
-   (`Deferred`), and is made by the last level itself, or beside the worker's next task (`settle_after`).
+   sinks; then every later level commits; then the write, without productions. It is deferred in memory
+   (`DeferredWrites`), and made by the last level itself, or during the worker's next task (`settle_after`).
    Crash before the write: the driver finds the interval missing (`await_commits`) and runs the epoch again;
-   this level runs on its old state, later ones answer from their checkpoints. After it: everybody has its
-   productions, and the next attempt answers with its report alone.
+   this level runs on its old state, later ones answer from their checkpoints. After it: all receivers have
+   its productions, and the next attempt answers with its report alone.
 3. *Compact* (the whole epoch in one process, `commit_compact`): all levels run, with every write deferred and
    no production outside; then the writes of the strong levels from the first to the last, then the sinks,
    then the writes of the weak levels from the last to the first. Of two strong levels that follow each
    other, the last shard of the first and the first shard of the second are one transaction (`transactions`).
-   A hook that raises, or a crash before the first write: nothing is there. Between strong writes: the levels
-   that are there answer from their checkpoints, and the later ones, whose senders are all committed, run on
-   what those sent. Between the last strong write and the last weak one: as in 2.
-   Where another attempt has committed an interval meanwhile, the epoch begins again with what that one
-   committed (`EpochMoved`).
+   A hook that raises, or a crash before the first write: nothing is stored. Between strong writes: the levels
+   that are stored answer from their checkpoints, and the later ones, whose senders are all committed, run on
+   their output. Between the last strong write and the last weak one: as in 2.
+   If another attempt has committed an interval meanwhile, the epoch starts again from that one's
+   commits (`EpochMoved`).
 
 In each case the driver commits the epoch in its journal only after every interval has reported; for a crash
 before that, see `millwheel.master.driver`.
@@ -46,29 +46,29 @@ from millwheel.store.base import Get, Guard, Shard, Snapshot, Store
 from millwheel.store.keyspace import checkpoint_key, interval_key
 from millwheel.worker.plan import Interval, Plan
 
-_LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is given up as lost
+_LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is dropped
 _LOOK_EVERY = 0.002  # seconds
 
 
 @dataclass
 class Outcome:
-    """What a committed step answers, now and whenever it is asked again (6.1.2)."""
+    """The answer of a committed step, also to every later attempt (6.1.2)."""
 
     lows: dict[WatermarkName, int]
     sections: list[tuple[int, int, bytes]]
     batches: list[bytes]
     report: dict[str, Any]
     unfinished: list[str] = field(default_factory=list)
-    """Computations that have not done all of the epoch here: it is continued by the next one."""
+    """Computations with work left in this interval: the next epoch continues it."""
     pending: dict[str, list[Any]] = field(default_factory=dict)
-    """By computation, where somebody uses a percentile: its input's percentiles, and what is pending here."""
+    """By computation with a percentile in use: its input's, and what is pending."""
 
     def without_productions(self) -> Outcome:
-        """All that a weak level keeps: by the time that it commits, everybody has its productions."""
+        """What a weak level stores: when it commits, all receivers have its productions."""
         return Outcome(self.lows, [], [], self.report, self.unfinished, self.pending)
 
     def to_bytes(self) -> bytes:
-        """For the checkpoint."""
+        """Encodes it for the checkpoint."""
         return pack_plain(
             [self.lows, self.sections, self.batches, self.report, self.unfinished, self.pending]
         )
@@ -89,7 +89,7 @@ class EpochMoved(Exception):
 
 @dataclass
 class IntervalState:
-    """An interval's entry in the store: who wrote it last, and the epoch that it is at."""
+    """An interval's entry in the store: its last writer's sequencer, and its epoch."""
 
     sequencer: int
     epoch: int
@@ -107,11 +107,11 @@ class StepCommit:
 
     @property
     def shard(self) -> Shard:
-        """Where the interval lives."""
+        """The shard of the interval."""
         return self.store.shards[self.interval.shard]
 
     def state(self, get: Get) -> IntervalState:
-        """The interval's entry; a newer sequencer or epoch than the plan's is refused (6.2)."""
+        """The interval's entry; one newer than the plan's is refused (6.2)."""
         plan, level, interval = self.plan, self.level, self.interval
         data = get(interval_key(level, interval.first))
         if data is None:
@@ -126,7 +126,7 @@ class StepCommit:
         return state
 
     def checkpoint(self, snapshot: Snapshot) -> Outcome:
-        """What the interval answered when it committed this epoch."""
+        """The interval's answer when it committed this epoch."""
         data = snapshot.get(checkpoint_key(self.level, self.interval.first))
         if data is None:
             raise FencedError(
@@ -136,15 +136,9 @@ class StepCommit:
         return Outcome.from_bytes(data)
 
     def guard(self, get: Get) -> None:
-        """Refuses a write for which the interval has moved on since it was read."""
+        """Refuses a write if the interval has changed since it was read."""
         if self.state(get).epoch == self.plan.epoch:
             raise AlreadyCommitted
-
-    def write(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], *, kept: bool = False
-    ) -> None:
-        """The step's one atomic write; ``kept``: whether a cache keeps what it writes."""
-        self.shard.write(puts, deletes, self.guard, kept=kept)
 
     def answer(self) -> Outcome:
         """The checkpoint of another attempt that was faster."""
@@ -153,9 +147,11 @@ class StepCommit:
 
 
 @dataclass(frozen=True)
-class ShardWrite:
-    """A step's write as its parts, so that it can be one transaction with that of another level."""
+class StepWrite:
+    """A step's atomic write, made at once, deferred, or merged with another level's."""
 
+    epoch: int
+    level: int
     shard: Shard
     puts: Sequence[tuple[bytes, bytes]]
     deletes: Sequence[bytes]
@@ -163,31 +159,26 @@ class ShardWrite:
     done: Callable[[], None]
     """Called when it is durable."""
     kept: bool = False
+    """Whether a cache keeps a copy."""
 
-
-@dataclass
-class Deferred:
-    """A step's write that waits."""
-
-    epoch: int
-    level: int
-    write: Callable[[], None]
-    parts: ShardWrite | None = None
-    """The same write, where it may be made together with others."""
+    def make(self) -> None:
+        """Makes it, as a transaction of its own."""
+        self.shard.write(self.puts, self.deletes, self.guard, kept=self.kept)
+        self.done()
 
 
 class DeferredWrites:
-    """The writes of a worker that wait for later levels, or for the end of a compact epoch."""
+    """A worker's writes that wait for later levels, or the end of a compact epoch."""
 
     def __init__(self) -> None:
-        self._waiting: list[Deferred] = []
+        self._waiting: list[StepWrite] = []
 
-    def add(self, deferred: Deferred) -> None:
+    def add(self, deferred: StepWrite) -> None:
         """Keeps a write until it is taken."""
         self._waiting.append(deferred)
 
-    def take(self, epoch: int, first: int = 1) -> list[Deferred]:
-        """The writes of an epoch from level ``first`` on, the last level first.
+    def take(self, epoch: int, first: int = 1) -> list[StepWrite]:
+        """Takes the writes of an epoch from level ``first`` on, the last level first.
 
         Those of older epochs are dropped.
         """
@@ -197,15 +188,15 @@ class DeferredWrites:
         return sorted(taken, key=lambda deferred: -deferred.level)
 
 
-def settle(deferred: Iterable[Deferred]) -> None:
-    """Makes writes that have waited; one that another attempt has made already is dropped."""
+def settle(deferred: Iterable[StepWrite]) -> None:
+    """Makes deferred writes; drops those that another attempt has made already."""
     for one in deferred:
         with suppress(AlreadyCommitted):
-            one.write()
+            one.make()
 
 
-def settle_after(store: Store, plan: Plan, levels: Iterable[int], deferred: Sequence[Deferred]) -> bool:
-    """Waits until other levels have committed an epoch, then makes writes; False: they did not commit."""
+def settle_after(store: Store, plan: Plan, levels: Iterable[int], deferred: Sequence[StepWrite]) -> bool:
+    """Makes writes after other levels have committed; False: they did not commit."""
     if not await_commits(store, plan, levels, _LONGEST_WAIT):
         return False
     settle(deferred)
@@ -213,7 +204,7 @@ def settle_after(store: Store, plan: Plan, levels: Iterable[int], deferred: Sequ
 
 
 def await_commits(store: Store, plan: Plan, levels: Iterable[int], longest: float) -> bool:
-    """Waits until these levels have committed an epoch; False: they have not in ``longest`` seconds."""
+    """Waits for the commits of levels; False: missing after ``longest`` seconds."""
     levels = tuple(levels)
     give_up = time.monotonic() + longest
     while not committed(store, plan, levels):
@@ -224,71 +215,65 @@ def await_commits(store: Store, plan: Plan, levels: Iterable[int], longest: floa
 
 
 def commit_compact(
-    plan: Plan, deferred: Sequence[Deferred], weak: Sequence[int], deliver: Callable[[], None]
+    plan: Plan, deferred: Sequence[StepWrite], weak: Sequence[int], deliver: Callable[[], None]
 ) -> None:
-    """Commits an epoch that ran in one process; ``deliver`` hands the sinks what is for them.
+    """Commits an epoch that ran in one process; ``deliver`` writes to the sinks.
 
     ``deferred`` are its writes, those of the last level first.
-    Strong levels commit one after the other, from the first: whoever has acted on productions must find
-    their sender committed. Then the sinks get theirs, and weak levels commit, from the last.
+    Strong levels commit one after the other, from the first: a receiver that has acted on productions must
+    find their sender committed. Then the sinks get theirs, and weak levels commit, from the last.
     """
     for together in transactions([one for one in reversed(deferred) if one.level not in weak]):
         try:
-            _write(together)
+            _make_together(together)
         except AlreadyCommitted as error:
             raise EpochMoved(f"epoch {plan.epoch}, level {together[0].level}") from error
     deliver()
     settle(one for one in deferred if one.level in weak)
 
 
-def transactions(strong: Sequence[Deferred]) -> list[list[Deferred]]:
-    """The writes of strong levels, in order of levels, by transaction.
+def transactions(strong: Sequence[StepWrite]) -> list[list[StepWrite]]:
+    """Groups the writes of strong levels, in order of levels, into transactions.
 
     The shard that a level wrote last is written first by the next one, and both are one transaction: all
     senders of the later level are durable by then, or become so in it. That saves a transaction, and two
-    waits for the disk, for each level behind the first; with one shard the epoch is one transaction.
+    disk syncs, for each level after the first; with one shard the epoch is one transaction.
     """
-    found: list[list[Deferred]] = []
+    found: list[list[StepWrite]] = []
     for level in sorted({one.level for one in strong}):
         mine = [one for one in strong if one.level == level]
-        last = found[-1][-1].parts if found else None
-        if last is not None:
-            mine.sort(key=lambda one: one.parts is None or one.parts.shard is not last.shard)
+        if found:
+            last = found[-1][-1].shard
+            mine.sort(key=lambda one: one.shard is not last)
         for one in mine:
             before = found[-1][-1] if found else None
-            if before is not None and before.level < level and _same_shard(before, one):
+            if before is not None and before.level < level and before.shard is one.shard:
                 found[-1].append(one)
             else:
                 found.append([one])
     return found
 
 
-def _same_shard(one: Deferred, other: Deferred) -> bool:
-    return one.parts is not None and other.parts is not None and one.parts.shard is other.parts.shard
-
-
-def _write(together: Sequence[Deferred]) -> None:
-    """Makes writes of one shard in one transaction: where one of them is refused, so are all."""
-    parts = [one.parts for one in together if one.parts is not None]
-    if len(together) == 1 or len(parts) < len(together):
-        for one in together:
-            one.write()
+def _make_together(writes: Sequence[StepWrite]) -> None:
+    """Makes writes of one shard in one transaction: if one is refused, all are."""
+    if len(writes) == 1:
+        writes[0].make()
         return
 
     def guard(get: Get) -> None:
-        for part in parts:
-            part.guard(get)
+        for one in writes:
+            one.guard(get)
 
-    # Levels have computations of their own, so none deletes what another one puts.
-    puts = [put for part in parts for put in part.puts]
-    deletes = [key for part in parts for key in part.deletes]
-    parts[0].shard.write(puts, deletes, guard, kept=all(part.kept for part in parts))
-    for part in parts:
-        part.done()
+    # Levels have computations of their own, so none deletes a key that another one puts.
+    puts = [put for one in writes for put in one.puts]
+    deletes = [key for one in writes for key in one.deletes]
+    writes[0].shard.write(puts, deletes, guard, kept=all(one.kept for one in writes))
+    for one in writes:
+        one.done()
 
 
 def weak_levels(graph: Graph) -> tuple[int, ...]:
-    """The levels in which no computation wants its productions checkpointed."""
+    """The levels in which no computation has strong productions."""
     return tuple(
         number
         for number, names in enumerate(graph.levels, start=1)
@@ -308,7 +293,7 @@ def committed(store: Store, plan: Plan, levels: Iterable[int]) -> bool:
 
 
 def touched(store: Store, plan: Plan) -> bool:
-    """Whether something of an epoch is in the store, whoever wrote it."""
+    """Whether anything of an epoch is in the store, by any writer."""
     for level, intervals in enumerate(plan.intervals, start=1):
         for interval in intervals:
             with store.shards[interval.shard].snapshot() as snapshot:

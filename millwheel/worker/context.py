@@ -1,16 +1,17 @@
-"""The context of a hook: what the accessors of a computation reach (Fig. 8).
+"""The context of a hook: what the accessors of a computation use (Fig. 8).
 
-One context serves one computation in one worker; `HookContext.begin` turns it to a key. It holds
+One context serves one computation in one worker; `HookContext.begin` switches it to a key. It holds
 pending changes only: nothing is written until the step commits.
 """
 
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable
 from typing import Any
 
-from millwheel.errors import CodecError, PipelineError, shorten
+from millwheel.errors import CodecError, MillWheelError, PipelineError, UserCodeError, shorten
 from millwheel.model import codec as codecs
 from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import packer, state_packer
@@ -24,7 +25,7 @@ from millwheel.store.row import Times
 
 
 class HookContext:
-    """Pending changes of the key in hand, and the productions of all keys of the interval."""
+    """Pending changes of the current key, and the productions of the interval."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -35,19 +36,19 @@ class HookContext:
         self.counts: dict[str, int] = {}
         self.key = ""
         self.hand: Record | Timer | None = None
-        """What the hook was called with."""
+        """The argument of the current hook."""
         self.raw: bytes | None = None
         self.stored_version = 1
-        """Of the row in hand; kept up to date for computations that have a version only."""
+        """Of the current row; only valid for computations that have a version."""
         self.deleted = False
         self._deleted_by: Record | Timer | None = None
-        """What the hook had that deleted the state."""
+        """The argument of the hook that deleted the state."""
         self.timers: Times = {}
         self.wall: Times = {}
         self.holds: Times = {}
         self.changed = False
         self._pack = packer()
-        # The default codec without its object in between: a state is read and written for each key.
+        # The default codec without an object in between: a state is read and written for each key.
         plain = self.codec is codecs.msgpack
         self._encode: Callable[[Any], bytes] = state_packer() if plain else self.codec.encode
         self._decode: Callable[[bytes], Any] = codecs.unpack if plain else self.codec.decode
@@ -66,7 +67,7 @@ class HookContext:
         self.counts = {}
 
     def begin(self, key: str, raw: bytes | None, timers: Times, wall: Times, holds: Times) -> None:
-        """Turns to a key with the row that the store has for it."""
+        """Switches to a key and its row in the store."""
         self.key = key
         self.raw = raw
         self.deleted = False
@@ -77,26 +78,26 @@ class HookContext:
         attributes["key"] = key
         used = attributes.pop("state", self) is not self
         if used and raw is not None:
-            # Who used the last key's state will use this one's: spare the detour by __getattr__. Read
-            # and not changed, it encodes to the same bytes, and nothing is written. What cannot be read is
-            # the error of the hook that asks for it, and is diverted with its record.
+            # A computation that used the last key's state will use this one's: this skips __getattr__. If it
+            # is read and not changed, it encodes to the same bytes, and nothing is written. A state that
+            # cannot be read is an error of the hook that reads it, and is diverted with its record.
             try:  # noqa: SIM105  once for each key of each epoch: a context manager costs more than the read
                 self.load_state()
             except CodecError:
                 pass
 
     def _migrated(self, raw: bytes) -> Any:
-        """A state that may be of an earlier version; stored in the new form when the key is written."""
+        """Decodes a state that may need migration; stored again when the key is written."""
         state = self._read(raw)
         if self.stored_version == self.computation.version:
             return state
         return self.computation.migrate(self.stored_version, state)
 
     def load_state(self) -> Any:
-        """The state, at its first use."""
+        """Loads the state, at its first use."""
         if self.deleted and self._deleted_by is not self.hand:
-            # By an earlier hook: to this one the key is as new as it would be in a later epoch, so that what
-            # is stored does not depend on how records are cut into epochs.
+            # By an earlier hook: for this one the key is as new as in a later epoch, so that the stored state
+            # does not depend on how records are divided into epochs.
             self.deleted, self.raw = False, None
         if self.raw is None or self.deleted:
             state = self.computation.initial_state()
@@ -107,8 +108,8 @@ class HookContext:
                 if self.stored_version != self.computation.version:
                     raise CodecError(
                         f"computation {self.node.name!r}, key {self.key!r}: its state of version "
-                        f"{self.stored_version} cannot become one of version {self.computation.version} "
-                        f"({type(error).__name__}: {error}): mend migrate()"
+                        f"{self.stored_version} cannot be migrated to version {self.computation.version} "
+                        f"({type(error).__name__}: {error}): fix migrate()"
                     ) from error
                 raise CodecError(
                     f"computation {self.node.name!r}, key {self.key!r}: the codec {self.codec!r} cannot read "
@@ -118,14 +119,14 @@ class HookContext:
         return state
 
     def delete_state(self) -> None:
-        """Forgets the state and its holds; the next use finds the initial one."""
+        """Deletes the state and its holds; the next use gets the initial state."""
         self.attributes.pop("state", None)
         self.deleted = True
         self._deleted_by = self.hand
         self.holds.clear()
 
     def encoded(self) -> bytes | None:
-        """The state's bytes as they are to be stored; None: there is none."""
+        """The state's bytes to store; None: there is none."""
         attributes = self.attributes
         if "state" not in attributes:
             return None if self.deleted else self.raw
@@ -147,7 +148,7 @@ class HookContext:
 
     def set_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
         if clock is WATERMARK and type(time) is int and type(tag) is str and self.timers.get(tag) == time:
-            return  # it is set already, as by each record of a window but the first
+            return  # already set, as by every record of a window except the first
         if type(time) is not int:
             time = _integer(time, "a timer's time")
         if type(tag) is not str:
@@ -167,8 +168,8 @@ class HookContext:
 
     def _no_timer(self, tag: str, time: int, clock: Clock = WATERMARK) -> None:
         raise TypeError(
-            f"it sets the timer {tag!r}, and {type(self.computation).__name__} has no process_timer that it "
-            "would fire: define process_timer(self, timer)"
+            f"it sets the timer {tag!r}, but {type(self.computation).__name__} has no process_timer for it: "
+            "define process_timer(self, timer)"
         )
 
     def clear_timer(self, tag: str) -> None:
@@ -236,7 +237,7 @@ class HookContext:
         if loaded:
             self.attributes["state"] = self.codec.decode(state)
         for mine, before in ((self.timers, timers), (self.wall, wall), (self.holds, holds)):
-            mine.clear()  # in place: the step holds on to them
+            mine.clear()  # in place: the step refers to them
             mine.update(before)
         self.changed = True
         for stream, length in lengths.items():
@@ -244,11 +245,11 @@ class HookContext:
 
 
 class ReturnedValue(TypeError):
-    """A hook returned something, which nobody would see."""
+    """A hook returned a value, which would be lost."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(
-            f"returned {shorten(value, 80)}, and what a hook returns goes nowhere: send it with "
+            f"returned {shorten(value, 80)}, but the value of a hook is not used: send it with "
             "self.produce(stream, value), or return nothing"
         )
 
@@ -261,8 +262,29 @@ def _integer(value: Any, what: str) -> int:
 
 
 def _private_copy(computation: Computation) -> Computation:
-    """A worker's own instance: what hooks leave on it is soft state, lost with the worker."""
+    """A worker's own instance: attributes that hooks set are soft state."""
     try:
         return copy.deepcopy(computation)
-    except Exception:  # it pickles, as it must to be shipped, but holds what deepcopy cannot take
+    except Exception:  # it pickles, as it must, but has something that deepcopy cannot copy
         return copy.copy(computation)
+
+
+def user_error(context: HookContext, error: Exception) -> UserCodeError:
+    """A hook's exception, with the computation, the key and the record or timer."""
+    name, key, hand = context.node.name, context.key, context.hand
+    if isinstance(error, MillWheelError):
+        message = str(error)  # the engine's: it has the location
+    else:
+        where = "process_timer" if isinstance(hand, Timer) else "process_record"
+        raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
+        message = f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}" + (
+            f"; it had {shorten(hand)}" if hand is not None else ""
+        )
+    return UserCodeError(
+        message,
+        computation=name,
+        key=key,
+        record=hand,
+        cause=error,
+        details="".join(traceback.format_exception(error)),
+    )

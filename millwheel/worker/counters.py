@@ -1,4 +1,4 @@
-"""What is counted for each computation, declared once.
+"""The counters of a computation, declared once.
 
 A counter is a field of `Counters`. The report of an interval, the totals in the journal, `Report`, the view,
 the metrics, the texts of `millwheel status` and the page all take their counters from here, so a new one is
@@ -24,24 +24,24 @@ class Counter:
     """Its name in Prometheus, without the suffix ``_total``."""
     text: str
     kind: Kind | None = None
-    """Where it is not zero: nothing to worry about, a warning, or an error. None: shown in metrics only."""
+    """The severity if it is not zero ("" for none); None: shown in metrics only."""
     sampled: bool = False
-    """Whether the history of the last minutes has it."""
+    """Whether the history of the last minutes includes it."""
 
 
-_ZERO: Any = 0  # in a `Report`, which counts by computation, it is replaced by an empty dict
+_ZERO: Any = 0  # replaced by an empty dict in a `Report`, which counts by computation
 
 
 def shown(
     metric: str, text: str, *, kind: Kind | None = None, sampled: bool = False
 ) -> dict[str, str | bool | None]:
-    """What the metadata of a field say about a counter."""
+    """The metadata of a counter's field."""
     return {"metric": metric, "text": text, "kind": kind, "sampled": sampled}
 
 
 @dataclass(kw_only=True)
 class Counters(Generic[T]):
-    """Every counter of a computation: a number, or in `millwheel.Report` numbers by computation."""
+    """The counters of a computation: numbers, or in `millwheel.Report` dicts."""
 
     records: T = field(
         default=_ZERO,
@@ -91,35 +91,47 @@ class Counters(Generic[T]):
     """Records whose ID had been seen before."""
     ids_filtered: T = field(
         default=_ZERO,
-        metadata=shown("millwheel_ids_filtered", "IDs that the filter knew to be new, without a store read."),
+        metadata=shown("millwheel_ids_filtered", "IDs found to be new by the filter, without a store read."),
     )
-    """IDs that the filter knew to be new, without a store read."""
-    ids_read: T = field(
-        default=_ZERO, metadata=shown("millwheel_ids_read", "IDs for which the store was asked.")
-    )
-    """IDs for which the store was read."""
+    """IDs found to be new by the filter, without a store read."""
+    ids_read: T = field(default=_ZERO, metadata=shown("millwheel_ids_read", "IDs looked up in the store."))
+    """IDs looked up in the store."""
     rows_cached: T = field(
         default=_ZERO,
         compare=False,
-        metadata=shown("millwheel_rows_cached", "Rows that the cache had, without a store read."),
+        metadata=shown("millwheel_rows_cached", "Rows found in the cache, without a store read."),
     )
-    """Rows that the cache had, or knew not to be there."""
+    """Rows found in the cache, or known there to be absent."""
     rows_read: T = field(
         default=_ZERO,
         compare=False,
-        metadata=shown("millwheel_rows_read", "Rows for which the store was asked, with a cache before it."),
+        metadata=shown("millwheel_rows_read", "Rows read from the store after a cache miss."),
     )
-    """Rows for which the store was read, with a cache before it."""
+    """Rows read from the store after a cache miss."""
+    steps_stayed: T = field(
+        default=_ZERO,
+        compare=False,
+        metadata=shown(
+            "millwheel_steps_stayed", "Steps that ran on the executor of the last step, which has the state."
+        ),
+    )
+    """On a cluster: steps that ran on the executor of their interval's last one."""
+    steps_moved: T = field(
+        default=_ZERO,
+        compare=False,
+        metadata=shown("millwheel_steps_moved", "Steps that ran on another executor than the last step."),
+    )
+    """On a cluster: steps that ran on another executor than their interval's last one."""
     failed: T = field(
         default=_ZERO,
         metadata=shown(
             "millwheel_failed_records",
-            "Records and timers whose hook raised, and that were diverted.",
+            "Records and timers whose hook raised and which were diverted.",
             kind="bad",
             sampled=True,
         ),
     )
-    """Records and timers whose hook raised, and that were diverted."""
+    """Records and timers whose hook raised and which were diverted."""
     timers: T = field(default=_ZERO, metadata=shown("millwheel_timers_fired", "Timers that have fired."))
     """Timers that have fired."""
 
@@ -129,4 +141,4 @@ COUNTERS = tuple(Counter(each.name, **each.metadata) for each in fields(Counters
 NAMES = tuple(each.name for each in COUNTERS)
 SAMPLED = tuple(each.name for each in COUNTERS if each.sampled)
 TROUBLE = tuple(each for each in COUNTERS if each.kind is not None)
-"""Those that are shown where they are not zero."""
+"""Those that are shown if they are not zero."""

@@ -1,7 +1,7 @@
-"""Applies the steps of a derived stream to records, where those are produced.
+"""Applies the steps of a derived stream to records, at their producer.
 
 Keys, timestamps and order are kept. A record with an ID keeps it; the pieces that `flat_map` makes of one
-record, and what reaches a union by different ways, get IDs of their own made from it, so that a record that
+record, and records that reach a union on different paths, get IDs derived from it, so that a record that
 is sent again gives duplicates of all its pieces.
 """
 
@@ -18,28 +18,42 @@ from millwheel.model.codec import pack, pack_plain, unpack
 from millwheel.model.derived import Derived, Step
 from millwheel.model.keys import SKIP
 from millwheel.model.record import Record, RecordId, decode_json
+from millwheel.model.side_table import DROPPED, HeldTable, Loaded, Lookup
 
 Failed = Callable[[Record, str, Exception | None], None]
-"""Takes a record that a step failed on, what was wrong, and the cause. May raise."""
+"""Takes a record that a step failed on, the error text, and the cause. May raise."""
 
 
 def derive(
-    derived: Derived, parent: int, stream: str, batch: RecordBatch, failed: Failed, *, alone: bool
+    derived: Derived,
+    parent: int,
+    stream: str,
+    batch: RecordBatch,
+    failed: Failed,
+    *,
+    alone: bool,
+    loaded: Callable[[HeldTable], Loaded] | None = None,
 ) -> RecordBatch:
-    """Return the records of a derived stream that these records of its parent give.
+    """Returns the records of a derived stream for these records of its parent.
 
-    ``alone``: nobody else uses the objects, so that a function may change them.
+    ``alone``: the objects have no other user, so that a function may change them. ``loaded`` gives the
+    version of a side table that they see.
     """
     rows = _Rows(derived, stream, batch, failed, alone=alone)
     for step in derived.steps:
-        rows.apply(step)
+        if step.kind == "lookup":
+            assert isinstance(step.function, Lookup)
+            assert loaded is not None
+            rows.look_up(step, step.function.of(loaded(step.function.table)))
+        else:
+            rows.apply(step)
     if len(derived.parents) > 1:
         rows.split_ids([parent] * len(rows.index))
     return rows.batch()
 
 
 class _Rows:
-    """Records under way through the steps: ``index`` leads back to the columns they came from."""
+    """Records between steps: ``index`` maps them to the columns they came from."""
 
     def __init__(
         self, derived: Derived, stream: str, batch: RecordBatch, failed: Failed, *, alone: bool
@@ -57,10 +71,11 @@ class _Rows:
 
     @property
     def values(self) -> list[Any]:
-        """The values, which are nobody else's."""
+        """The values, not shared with others."""
         if self._values is None:
             batch = self._batch
-            fresh = batch.packed or (batch.json is not None and (self._alone or not batch.values))
+            fresh = batch.packed or batch.windows is not None
+            fresh = fresh or (batch.json is not None and (self._alone or not batch.values))
             self._values = batch.objects() if fresh else unpack(pack(batch.values))
         return self._values
 
@@ -83,8 +98,14 @@ class _Rows:
         elif not all(results):
             self._keep([bool(result) for result in results])
 
+    def look_up(self, step: Step, enrich: Callable[[Any], Any]) -> None:
+        """Enriches all values by a version of a side table; may drop those without."""
+        self._values, self._changed = self._each(enrich, repr(step)), True
+        if any(value is DROPPED for value in self._values):
+            self._keep([value is not DROPPED for value in self._values])
+
     def _each(self, function: Callable[[Any], Any], what: str) -> list[Any]:
-        """Results of a function of each value; the records that it fails on are reported and left out."""
+        """The function's result for each value; records that it fails on are removed."""
         results: list[Any] = []
         good: list[bool] = []
         for position, value in enumerate(self.values):
@@ -99,7 +120,7 @@ class _Rows:
         return results
 
     def _fail(self, position: int, what: str, error: Exception | None = None) -> None:
-        """Reports the parent's record, as it was."""
+        """Reports the parent's record, unchanged."""
         batch, i = self._batch, self.index[position]
         value = batch.value(i) if batch.json is None else decode_json(batch.json[i])
         id = None if batch.ids is None else batch.ids[i]
@@ -117,7 +138,7 @@ class _Rows:
                 what = f"the key extractor {extractor!r} raised {type(error).__name__}: {error}"
                 self._fail(position, what, error)
             if not isinstance(key, str) and key is not SKIP:
-                what = f"returned {shorten(key, 60)}, which is no str and not SKIP"
+                what = f"returned {shorten(key, 60)}, which is neither a str nor SKIP"
                 self._fail(position, f"the key extractor {extractor!r} {what}")
                 key = SKIP
             keys.append(key)
@@ -126,7 +147,7 @@ class _Rows:
             self._keep([key is not SKIP for key in keys])
 
     def _expand(self, step: Step, results: list[Any]) -> None:
-        """Puts the pieces of each record in its place."""
+        """Replaces each record by its pieces."""
         values: list[Any] = []
         sources: list[int] = []
         numbers: list[int] = []
@@ -134,7 +155,7 @@ class _Rows:
             if pieces is None:
                 continue
             if isinstance(pieces, str | bytes | dict) or not isinstance(pieces, Iterable):
-                self._fail(position, f"{step!r} gave {shorten(pieces, 60)}, which is no list of values")
+                self._fail(position, f"{step!r} gave {shorten(pieces, 60)}, which is not a list of values")
                 continue
             try:
                 found = list(pieces)  # a generator runs, and may fail, here
@@ -152,7 +173,7 @@ class _Rows:
             self.split_ids(numbers)
 
     def split_ids(self, numbers: list[int]) -> None:
-        """Makes different IDs of one, by a number."""
+        """Makes distinct IDs from one, by a number."""
         if self.ids is not None:
             self.ids = [
                 None if id is None else pack_plain([id, number])
@@ -160,7 +181,7 @@ class _Rows:
             ]
 
     def _keep(self, flags: list[bool]) -> None:
-        """Leaves out the records whose flag is false."""
+        """Removes the records whose flag is false."""
         self.index = list(compress(self.index, flags))
         self.keys = list(compress(self.keys, flags))
         if self._values is not None:
@@ -174,8 +195,8 @@ class _Rows:
         return Record(value, time, self.keys[position], self._stream, id)
 
     def batch(self) -> RecordBatch:
-        """The records as they are sent on: packed, or as they came where no value has changed."""
-        # Before all else: what cannot be encoded is left out of keys, timestamps and IDs too.
+        """The records to send: packed, or unchanged if no value has changed."""
+        # First: records that cannot be encoded are removed from keys, timestamps and IDs too.
         packed: list[bytes] = self._each(pack, "encoding the value") if self._changed else []
         if self._changed:
             times = [self._batch.timestamps[i] for i in self.index]

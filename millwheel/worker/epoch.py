@@ -1,6 +1,6 @@
-"""The tasks of an epoch: inject, then one task per slot and level, then the reports.
+"""The tasks of an epoch: inject, then one per slot and level, then reports.
 
-A task takes frames and gives frames, and does not know what carries them: a Spark shuffle, one task
+A task takes frames and returns frames, whatever carries them: a Spark shuffle, one task
 that runs the whole graph, or the harness.
 """
 
@@ -24,17 +24,17 @@ from millwheel.worker.step import Worker
 
 
 class SinkFailure(Exception):
-    """A sink raised. Not an error of ours: the carrier tries the task again, as the outside may recover."""
+    """A sink raised. The carrier retries the task, as the sink's system may recover."""
 
 
 Dumps = Callable[[Any], bytes]
-"""How an error is pickled to travel; None where it need not."""
+"""Pickles an error to be sent; None if it stays in this process."""
 
 
 def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) -> list[Frame]:
-    """Reads this task's ranges; gives a frame for each slot."""
+    """Reads this task's ranges; returns a frame for each slot."""
     frames = [Frame(plan.tasks, task, {}) for _ in range(plan.slots)]
-    injection = Injection(worker.graph, plan, task)
+    injection = Injection(worker.graph, plan, task, worker.unseen, worker.side_tables)
     worker.activity.enter(lambda: _reading(plan, task))
     try:
         injection.run()
@@ -46,13 +46,24 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
     newest = {name: top for name, (_, top) in injection.marks.items()}
     for frame in frames:
         frame.watermarks, frame.newest = held, newest
-    frames[task % plan.slots].reports.append(injection.report.to_value())
-    frames[task % plan.slots].batches = injection.batches
+    writer = frames[_writer_of(plan, task)]
+    writer.reports.append(injection.report.to_value())
+    writer.batches = injection.batches
     return frames
 
 
+def _writer_of(plan: Plan, task: int) -> int:
+    """The slot that writes what a task injected to sinks: it has committed an interval by then.
+
+    So an epoch of which nothing is in the store, and which may be forgotten, is in no sink either.
+    """
+    slots: Iterable[int] = range(plan.slots)
+    owners = sorted({interval.slot for interval in plan.intervals[0]} if plan.intervals else slots)
+    return owners[task % len(owners)]
+
+
 def _reading(plan: Plan, task: int) -> str:
-    """What a task reads, for a message."""
+    """The input of a task, for a message."""
     parts = [
         f"partition {item.partition!r} of {str(item.source)!r}" for item in plan.ranges if item.task == task
     ]
@@ -61,7 +72,7 @@ def _reading(plan: Plan, task: int) -> str:
 
 @dataclass
 class _Held:
-    """What a level of an epoch in one process has for the sinks, once the epoch is committed."""
+    """A level's batches for sinks, kept until a compact epoch is committed."""
 
     level: int
     report: dict[str, Any]
@@ -77,9 +88,9 @@ def run_level(
     dumps: Dumps | None = None,
     held: list[_Held] | None = None,
 ) -> list[Frame]:
-    """Runs the intervals that this slot owns in a level; gives a frame for each slot.
+    """Runs a slot's intervals of a level; returns a frame for each slot.
 
-    Reports stay with the slot, so that the last level's task hands them to the driver. With ``held``
+    Reports stay with the slot, so that the last level's task returns them to the driver. With ``held``
     nothing is written yet, neither to the store nor to the sinks.
     """
     arrived = sorted(received, key=lambda frame: frame.sender)
@@ -96,11 +107,11 @@ def run_level(
     expected = plan.tasks if level == 1 else plan.slots
     if [frame.sender for frame in arrived] != list(range(expected)):
         raise EngineError(
-            f"epoch {plan.epoch}, level {level}, slot {slot}: heard of tasks "
+            f"epoch {plan.epoch}, level {level}, slot {slot}: received frames of tasks "
             f"{[frame.sender for frame in arrived]}, expected {expected}"
         )
     unfinished = {name for frame in arrived for name in frame.unfinished}
-    watermarks = _merge(plan, arrived, level)
+    watermarks = merge_watermarks(plan, arrived, level)
     watermarks |= merge_percentiles(_pending(arrived), watermarks, plan.lows, unfinished)
     by_interval: dict[int, list[Section]] = {}
     for frame in arrived:
@@ -133,7 +144,7 @@ def run_level(
         if held is None:
             _write_injected(worker, plan, arrived)
             if level in worker.weak and level == len(worker.graph.levels):
-                settle(worker.take_deferred(plan, level))  # behind it are the sinks alone, and they have it
+                settle(worker.take_deferred(plan, level))  # only sinks follow, and they have theirs
     except MillWheelError as error:
         return _failed(frames, error, dumps)
     merged = {**watermarks, **lowest(lows)}
@@ -145,15 +156,15 @@ def run_level(
 
 
 def run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None = None) -> list[Frame]:
-    """The whole epoch in this process: the frames of the last level.
+    """Runs the whole epoch in this process; returns the frames of the last level.
 
-    All levels run before any of them commits, so a hook that raises leaves nothing behind. Where another
-    attempt commits meanwhile, it begins again, and takes what that one has committed as it is.
+    All levels run before any of them commits, so a hook that raises leaves nothing. If another
+    attempt commits meanwhile, it starts again from that one's commits.
     """
     while True:
         try:
             return _run_epoch(worker, plan, dumps)
-        except EpochMoved:  # each time an interval more is committed, so this ends
+        except EpochMoved:  # each retry finds one more committed interval, so this ends
             continue
 
 
@@ -189,16 +200,16 @@ def _run_epoch(worker: Worker, plan: Plan, dumps: Dumps | None) -> list[Frame]:
     return last
 
 
-def _merge(plan: Plan, frames: Sequence[Frame], level: int) -> dict[WatermarkName, int]:
+def merge_watermarks(plan: Plan, frames: Sequence[Frame], level: int) -> dict[WatermarkName, int]:
     """The watermarks of all senders, from the frames of all tasks."""
-    spoken = [frame.watermarks for frame in frames]
+    watermarks = [frame.watermarks for frame in frames]
     if level > 1:
-        return lowest(spoken)
-    return merge_injected(plan.sources, spoken, [frame.newest for frame in frames])
+        return lowest(watermarks)
+    return merge_injected(plan.sources, watermarks, [frame.newest for frame in frames])
 
 
 def _pending(frames: Sequence[Frame]) -> dict[str, list[PendingPart]]:
-    """By computation of the level before: what each of its intervals reports for percentiles."""
+    """By computation of the previous level: its intervals' reports for percentiles."""
     parts: dict[str, list[PendingPart]] = {}
     for frame in frames:
         for name, found in frame.pending.items():
@@ -207,18 +218,18 @@ def _pending(frames: Sequence[Frame]) -> dict[str, list[PendingPart]]:
 
 
 def _write_injected(worker: Worker, plan: Plan, frames: Iterable[Frame]) -> None:
-    """Hands what injecting tasks have for sinks to them."""
+    """Writes the injecting tasks' batches to their sinks."""
     for frame in frames:
         if frame.batches:
             frame.reports[-1]["collected"] = _write_sinks(worker, plan, frame.batches)
 
 
 def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes]:
-    """Hands batches to their sinks; returns those whose sink is in the driver's memory."""
+    """Writes batches to their sinks; returns those for sinks in the driver's memory."""
     collected = []
     for data in batches:
         batch = unpack_batch(data)
-        sinks = worker.graph.sinks[batch.stream]
+        sinks = worker.graph.sinks.get(batch.stream, ())  # none: it was removed since the first attempt
         if any(sink.in_driver for sink in sinks):
             collected.append(data)
         for sink in sinks:
@@ -235,10 +246,8 @@ def _write_sinks(worker: Worker, plan: Plan, batches: list[bytes]) -> list[bytes
 
 def _write(sink: Sink, epoch: int, batch: Batch) -> None:
     columns = batch.columns
-    if columns.own_json and columns.json is not None:
-        keys, times = columns.key_column(), columns.timestamps
-        if sink._write_json(epoch, batch.shard, keys, times, columns.json):
-            return
+    if columns.windows is not None and sink._write_windows(epoch, batch.shard, columns.windows):
+        return
     values = columns.objects()
     if not sink.write_columns(epoch, batch.shard, columns.key_column(), columns.timestamps, values):
         sink.write(epoch, batch.shard, batch.records())
@@ -252,7 +261,7 @@ def _failed(frames: list[Frame], error: MillWheelError, dumps: Dumps | None) -> 
 
 
 def dump_error(error: MillWheelError, dumps: Dumps) -> bytes:
-    """An error as bytes; where its cause or its record does not pickle, with a text in its place."""
+    """Pickles an error; parts that do not pickle are replaced by their text."""
     if _travels(error, dumps):
         return dumps(error)
     if not isinstance(error, UserCodeError):
@@ -282,6 +291,6 @@ def _name(cause: BaseException | None) -> str:
 
 
 def load_error(error: Any) -> BaseException:
-    """On the driver: what a task met."""
+    """Restores a task's error, on the driver."""
     found: BaseException = pickle.loads(error) if isinstance(error, bytes) else error
     return found

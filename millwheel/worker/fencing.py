@@ -1,4 +1,4 @@
-"""Fencing: intervals get a new sequencer, so that nobody who had an old one writes any more (6.2)."""
+"""Fencing: a new sequencer for intervals, so that old writers fail (6.2)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from millwheel.store.keyspace import after, checkpoint_key, interval_key
 from millwheel.worker.plan import Interval
 
 
-class _Moved(Exception):
-    """An interval was written between our look at it and our write."""
+class Moved(Exception):
+    """An interval was written between our read and our write."""
 
 
 def fence(store: Store, intervals: Sequence[Sequence[Interval]], sequencer: int) -> None:
-    """Gives every interval a new sequencer, so that no write under an old one succeeds any more.
+    """Gives every interval a new sequencer, so that writes under older ones fail.
 
-    Intervals that an earlier layout had are fenced too: a remnant of it may still be running.
+    Intervals of an earlier layout are fenced too: one of its tasks may still be running.
     """
-    for number, shard in enumerate(store.shards):
-        mine = [
-            interval_key(level, interval.first)
-            for level, part in enumerate(intervals, start=1)
-            for interval in part
-            if interval.shard == number
-        ]
-        _until_still(partial(_fence_shard, shard, mine, sequencer))
+    mine: list[list[bytes]] = [[] for _ in store.shards]
+    for level, part in enumerate(intervals, start=1):
+        for interval in part:
+            mine[interval.shard].append(interval_key(level, interval.first))
+    for shard, keys in zip(store.shards, mine, strict=True):
+        _until_still(partial(fence_shard, shard, keys, sequencer))
 
 
 def refence(
@@ -37,30 +35,36 @@ def refence(
     now: Sequence[Sequence[Interval]],
     sequencer: int,
 ) -> None:
-    """Between two epochs: gives the intervals that change their sequencer, and those that are no more.
+    """Between two epochs: fences the intervals that change, and those that end.
 
-    The latter keep an entry that refuses their former owners, and lose their checkpoint, of an epoch that
-    is committed.
+    The latter keep an entry that refuses their former owners, and lose their checkpoint, which is of a
+    committed epoch.
     """
-    for number, shard in enumerate(store.shards):
-        changed, gone = [], []
-        for level, (old, new) in enumerate(zip(was, now, strict=True), start=1):
-            firsts = {interval.first for interval in new}
-            changed += [(level, i.first) for i in new if i.shard == number and i.sequencer == sequencer]
-            gone += [(level, i.first) for i in old if i.shard == number and i.first not in firsts]
-        if changed or gone:
-            _until_still(partial(_refence_shard, shard, changed, gone, sequencer))
+    changed: list[list[tuple[int, int]]] = [[] for _ in store.shards]
+    gone: list[list[tuple[int, int]]] = [[] for _ in store.shards]
+    for level, (old, new) in enumerate(zip(was, now, strict=True), start=1):
+        firsts = {interval.first for interval in new}
+        for interval in new:
+            if interval.sequencer == sequencer:
+                changed[interval.shard].append((level, interval.first))
+        for interval in old:
+            if interval.first not in firsts:
+                gone[interval.shard].append((level, interval.first))
+    for shard, new_ones, old_ones in zip(store.shards, changed, gone, strict=True):
+        if new_ones or old_ones:
+            _until_still(partial(_refence_shard, shard, new_ones, old_ones, sequencer))
 
 
 def _until_still(fence: Callable[[], None]) -> None:
     while True:
         try:
             return fence()
-        except _Moved:  # by the former owner, in its last moment: look again
+        except Moved:  # by the former owner, at the last moment: read again
             continue
 
 
-def _fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
+def fence_shard(shard: Shard, mine: Sequence[bytes], sequencer: int) -> None:
+    """Gives every interval of a shard a new sequencer."""
     prefix = interval_key(0, 0)[:1]
     found: dict[bytes, bytes | None] = read(
         shard, lambda snapshot: dict(snapshot.scan(prefix, after(prefix)))
@@ -93,14 +97,14 @@ def _write_fence(
     sequencer: int,
     deletes: Sequence[bytes] = (),
 ) -> None:
-    """Writes entries of intervals, if they are as they were found."""
+    """Writes entries of intervals, if they have not changed since they were read."""
 
     def guard(get: Get) -> None:
         for key, old in found.items():
             now = get(key)
             if now is not None and unpack(now)[0] > sequencer:
-                raise FencedError("another driver has taken the pipeline over in this moment")
+                raise FencedError("another driver has taken over the pipeline at the same moment")
             if now != old:
-                raise _Moved
+                raise Moved
 
     shard.write([(key, pack([sequencer, epoch])) for key, epoch in epochs.items()], deletes, guard)

@@ -1,77 +1,76 @@
-"""Aggregates by key and window as arrays: grouped from records, and merged with each other.
+"""Aggregates by key and window as arrays: grouping records, and merging.
 
-Pure functions over columns. Whatever NumPy would do otherwise than Python does (integers of more than 64
-bits, whole and broken numbers mixed, texts, NaN) is left to the aggregates' own functions, value by value.
+Pure functions over columns. Values for which NumPy and Python differ (integers of more than 64
+bits, integers mixed with floats, texts, NaN) are left to the aggregates' own functions, value by value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from millwheel.model import codec as codecs
+from millwheel.model.emitted import Results
+from millwheel.model.field_columns import Masked
 from millwheel.model.folding import Folded, Folding
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.windows import OBJECTS, StoredColumn
+from millwheel.worker.key_codes import merged_keys
 
 Numbers = NDArray[Any]
-_EXACT: Final = 2**53  # sums of floats that are whole numbers are exact up to here
+_EXACT: Final = 2**53  # sums of integral floats are exact up to here
 _LARGEST: Final = 2**63
-_DENSE = 4  # times the records: so many places are counted without sorting
+_DENSE = 4  # times the records: up to this many groups are counted without sorting
 
 
 class Column:
-    """One aggregate of each key and window: numbers, or a list of what is so far."""
+    """One aggregate of each key and window: numbers, or a list of accumulators."""
 
     __slots__ = ("counts", "values")
 
     def __init__(self, values: Numbers | list[Any], counts: Numbers | None = None) -> None:
         self.values = values
-        """int64 or float64; or objects, as the aggregate's own functions have them."""
+        """int64 or float64; or objects, as the aggregate's own functions take them."""
         self.counts = counts
-        """Of numbers that are no counts: how many values each was made of."""
+        """For numbers that are not counts: the number of values in each."""
 
     def pick(self, places: Numbers) -> Column:
-        """The entries at some places."""
+        """The entries at some positions."""
         if isinstance(self.values, list):
             return Column([self.values[place] for place in places.tolist()])
         return Column(self.values[places], None if self.counts is None else self.counts[places])
 
     def cut(self, mine: slice) -> Column:
-        """The entries of a span."""
+        """The entries of a slice."""
         return Column(self.values[mine], None if self.counts is None else self.counts[mine])
 
     def objects(self, folded: Folded) -> list[Any]:
-        """What is so far, for the aggregate's own functions."""
+        """The accumulators, for the aggregate's own functions."""
         if isinstance(self.values, list):
             return self.values
         return self.stored(folded).objects()
 
     def stored(self, folded: Folded) -> StoredColumn:
-        """The column as it travels, and as it is kept."""
+        """The column as it is sent and stored."""
         if isinstance(self.values, list):
             return StoredColumn(folded.kind, OBJECTS, codecs.msgpack.encode(self.values), None)
         code = "q" if self.values.dtype == np.int64 else "d"
         counts = None if self.counts is None else self.counts.tobytes()
         return StoredColumn(folded.kind, code, self.values.tobytes(), counts)
 
-    def results(self, folded: Folded) -> list[Any]:
-        """What is emitted."""
+    def results(self, folded: Folded) -> Results | list[Any]:
+        """What is emitted: as an array where all of it is numbers of one kind."""
         if isinstance(self.values, list):
             return [folded.fold.result(so_far) for so_far in self.values]
-        numbers: list[Any] = self.values.tolist()
-        if self.counts is None:
-            return numbers
-        counts: list[int] = self.counts.tolist()
-        if folded.kind == "mean":  # of integers, as Python divides them
+        if self.counts is None or (folded.kind != "mean" and self.counts.all()):
+            return Results(*narrow(self.values))
+        numbers, counts = self.values.tolist(), self.counts.tolist()
+        if folded.kind == "mean":  # of integers, with Python's division
             return [n / count if count else None for n, count in zip(numbers, counts, strict=True)]
-        if 0 not in counts:
-            return numbers
         return [n if count else None for n, count in zip(numbers, counts, strict=True)]
 
 
@@ -83,23 +82,35 @@ def column_of(stored: StoredColumn) -> Column:
     return Column(np.frombuffer(stored.data, np.int64 if stored.code == "q" else np.float64), counts)
 
 
+def narrow(numbers: Numbers) -> tuple[str, bytes]:
+    """Numbers as bytes, in the smallest integer type, and the code of the type."""
+    if numbers.dtype.kind != "f" and len(numbers):
+        low, high = int(numbers.min()), int(numbers.max())
+        for code, bound in (("b", 1 << 7), ("h", 1 << 15), ("i", 1 << 31)):
+            if -bound <= low and high < bound:
+                return code, numbers.astype(code).tobytes()
+    return ("d" if numbers.dtype.kind == "f" else "q"), numbers.tobytes()
+
+
 @dataclass
 class Partials:
-    """Aggregates of some records: row by row a key (its place among ``keys``), a window, the columns."""
+    """Aggregates of records: by row a key (index into ``keys``), a window, columns."""
 
     keys: list[str]
     tablets: Numbers
-    """Of each key."""
+    """By key."""
     records: Numbers
-    """How many records of each key there were, those that came too late among them."""
+    """The number of records by key, late ones included."""
     places: Numbers
     starts: Numbers
     columns: list[Column]
+    fingerprints: Numbers | None = None
+    """By key, where they are known."""
 
 
 @dataclass
 class Spread:
-    """Which windows some records are in: entry by entry a record and the start of one of its windows."""
+    """The windows of records: by entry a record and the start of one of its windows."""
 
     records: Numbers
     starts: Numbers
@@ -108,9 +119,9 @@ class Spread:
 
 
 def spread(folding: Folding, times: Numbers, before: int) -> Spread:
-    """Puts records into their windows that the watermark before the epoch has not closed (semantics 4).
+    """Assigns records to their windows that were open before the epoch (semantics 4).
 
-    A record that is late for all of its windows is dropped; one that is in none, between two, is not.
+    A record that is late for all of its windows is dropped; one between two windows is not.
     """
     size, every = folding.size, folding.every
     count = len(times)
@@ -142,7 +153,7 @@ def spread(folding: Folding, times: Numbers, before: int) -> Spread:
 
 
 def _spread_slowly(folding: Folding, times: list[int], before: int) -> Spread:
-    """The same near the ends of time, where 64 bits do not hold a window's end."""
+    """The same near the ends of time, where a window's end exceeds 64 bits."""
     records: list[int] = []
     starts: list[int] = []
     late = dropped = 0
@@ -159,7 +170,7 @@ def _spread_slowly(folding: Folding, times: list[int], before: int) -> Spread:
 
 
 class BeforeTime(Exception):
-    """A record is in a window that begins before the first time that 64 bits hold."""
+    """A record is in a window that begins before `MIN_TIME`."""
 
     def __init__(self, record: int, start: int) -> None:
         super().__init__(record, start)
@@ -167,10 +178,14 @@ class BeforeTime(Exception):
         self.start = start
 
 
-def numbers_of(values: Sequence[Any] | Numbers) -> tuple[Numbers, Numbers | None] | None:
-    """A field as numbers, and where there are some (None: everywhere); None where Python must look at it."""
-    if isinstance(values, np.ndarray):
-        return None if values.dtype not in (np.int64, np.float64) or _has_nan(values) else (values, None)
+def numbers_of(values: Sequence[Any] | Masked) -> tuple[Numbers, Numbers | None] | None:
+    """A field as numbers, and where it is present; None if Python must evaluate it.
+
+    A second None: present everywhere.
+    """
+    if isinstance(values, Masked):
+        numbers = values.numbers
+        return None if numbers is None or _has_nan(numbers) else (numbers, values.there)
     kinds = set(map(type, values))
     there: Numbers | None = None
     if type(None) in kinds:
@@ -190,22 +205,15 @@ def _has_nan(found: Numbers) -> bool:
     return found.dtype == np.float64 and bool(np.isnan(found).any())
 
 
-def codes_of(keys: Sequence[str]) -> tuple[list[str], Numbers]:
-    """Each key once, in order, and by record the place of its key."""
-    names = list(dict.fromkeys(keys))
-    places = dict(zip(names, range(len(names)), strict=True))
-    return names, np.fromiter(map(places.__getitem__, keys), np.int64, len(keys))
-
-
 def grouped(places: Numbers, starts: Numbers, folding: Folding) -> tuple[Numbers, Numbers, Numbers]:
-    """The groups of equal places and starts: the place of each, its start, and by entry its group."""
+    """Groups equal keys and starts: both of each group, and each entry's group."""
     if not len(places):
         return places, starts, places
     first = int(starts.min())
     width = (int(starts.max()) - first) // folding.every + 1
     if width * (int(places.max()) + 1) < _LARGEST and int(starts.max()) - first < _LARGEST:
         windows = (starts - first) // folding.every
-    else:  # far apart, at the ends of time
+    else:  # far apart, near the ends of time
         _, windows = np.unique(starts, return_inverse=True)
         width = int(windows.max()) + 1
     wanted = places * width + windows
@@ -220,39 +228,67 @@ def grouped(places: Numbers, starts: Numbers, folding: Folding) -> tuple[Numbers
     else:
         found, groups = np.unique(wanted, return_inverse=True)
     one = np.empty(len(found), np.int64)
-    one[groups] = np.arange(len(groups))  # any entry of each group
+    one[groups] = np.arange(len(groups))  # one entry of each group
     return found // width, starts[one], groups
 
 
-def windows_of(folding: Folding, part: Partials) -> set[tuple[int, int]]:
-    """The tablet and the start of each window that a part has something of."""
-    _, starts, groups = grouped(part.tablets[part.places].astype(np.int64), part.starts, folding)
-    one = np.empty(len(starts), np.int64)
-    one[groups] = np.arange(len(groups))
-    return set(zip(part.tablets[part.places[one]].tolist(), starts.tolist(), strict=True))
+def cells(folding: Folding, tablets: Numbers, starts: Numbers, among: int) -> Numbers:
+    """A number for each tablet, of ``among``, and window; ordered by window, then tablet."""
+    if not len(starts):
+        return starts
+    first, last = int(starts.min()), int(starts.max())
+    if last - first < _LARGEST:
+        windows = (starts - first) // folding.every
+        span = (last - first) // folding.every
+    else:
+        found, windows = np.unique(starts, return_inverse=True)
+        span = len(found)
+    # NumPy sorts numbers of 16 bits without comparing them; a span of so many windows has no more.
+    bits = among.bit_length() - 1
+    if span < 1 << 16 - bits:
+        return windows.astype(np.uint16) << bits | tablets
+    if span < 1 << 63 - bits:
+        return windows * among + tablets
+    _, windows = np.unique(starts, return_inverse=True)
+    return windows * among + tablets
+
+
+def windows_of(folding: Folding, part: Partials, among: int) -> set[tuple[int, int]]:
+    """The tablet and the start of each window in a part."""
+    tablets = part.tablets[part.places]
+    found = cells(folding, tablets, part.starts, among)
+    if not len(found):
+        return set()
+    if found.dtype == np.uint16 and len(found) > 1 << 12:
+        one = np.full(1 << 16, -1, np.int64)
+        one[found] = np.arange(len(found))
+        one = one[one >= 0]
+    else:
+        one = np.unique(found, return_index=True)[1]
+    return set(zip(tablets[one].tolist(), part.starts[one].tolist(), strict=True))
 
 
 def counted(groups: Numbers, count: int) -> Numbers:
-    """How many entries each group has."""
+    """The number of entries of each group."""
     return np.bincount(groups, minlength=count)[:count]
 
 
-def is_there(values: Sequence[Any] | Numbers) -> Numbers:
-    """Which values of a field are there at all."""
-    if isinstance(values, np.ndarray):
-        return np.ones(len(values), np.bool_)
+def is_there(values: Sequence[Any] | Masked) -> Numbers:
+    """Which values of a field are present."""
+    if isinstance(values, Masked):
+        return np.ones(values.records, np.bool_) if values.there is None else values.there
     return np.fromiter((value is not None for value in values), np.bool_, len(values))
 
 
 def picked(column: Numbers | None, places: Numbers) -> Numbers | None:
-    """The entries of a column at some places."""
+    """The entries of a column at some positions."""
     return None if column is None else column[places]
 
 
 def folded_numbers(
     kind: str, groups: Numbers, count: int, values: Numbers | None, there: Numbers | None
 ) -> Column | None:
-    """A field's numbers by group; None where a sum may need more than 64 bits."""
+    """A field's numbers by group; None if a sum may exceed 64 bits."""
     assert values is not None
     if there is not None:
         groups, values = groups[there], values[there]
@@ -261,7 +297,7 @@ def folded_numbers(
 
 
 def _reduced(kind: str, groups: Numbers, count: int, values: Numbers) -> Numbers | None:
-    """The smallest, the largest, or (also of a mean) the sum of each group's values."""
+    """The minimum, the maximum, or (also for a mean) the sum of each group."""
     if kind in ("min", "max"):
         found: Numbers = np.zeros(count, values.dtype)
         if len(values):
@@ -272,7 +308,7 @@ def _reduced(kind: str, groups: Numbers, count: int, values: Numbers) -> Numbers
     if values.dtype == np.float64:
         return np.bincount(groups, weights=values, minlength=count)[:count]
     most = max(abs(int(values.min())), abs(int(values.max()))) * len(values) if len(values) else 0
-    if most < _EXACT:  # as floats, which NumPy adds by group at once
+    if most < _EXACT:  # as floats, which NumPy sums by group in one call
         return np.bincount(groups, weights=values, minlength=count)[:count].astype(np.int64)
     if most >= _LARGEST:
         return None
@@ -282,19 +318,19 @@ def _reduced(kind: str, groups: Numbers, count: int, values: Numbers) -> Numbers
 
 
 def merged(folding: Folding, parts: Sequence[Partials]) -> Partials:
-    """Partial aggregates as one: each key and window once."""
+    """Merges partial aggregates: each key and window once."""
     if len(parts) == 1:
         return parts[0]
-    keys: dict[str, int] = {
-        key: place for place, key in enumerate(dict.fromkeys(chain.from_iterable(p.keys for p in parts)))
-    }
-    tablets, records = np.zeros(len(keys), np.uint8), np.zeros(len(keys), np.int64)
+    keys, first_of, own = merged_keys([part.keys for part in parts], [part.fingerprints for part in parts])
+    tablets = np.concatenate([part.tablets for part in parts])[first_of]
+    records = np.zeros(len(keys), np.int64)
     places = []
+    first = 0
     for part in parts:
-        own = np.fromiter(map(keys.__getitem__, part.keys), np.int64, len(part.keys))
-        tablets[own] = part.tablets
-        records[own] += part.records  # a part has each key once
-        places.append(own[part.places])
+        mine = own[first : first + len(part.keys)]
+        first += len(part.keys)
+        records[mine] += part.records  # a part has each key once
+        places.append(mine[part.places])
     at, starts, groups = grouped(
         np.concatenate(places), np.concatenate([part.starts for part in parts]), folding
     )
@@ -303,13 +339,13 @@ def merged(folding: Folding, parts: Sequence[Partials]) -> Partials:
         try:
             columns.append(_merged(folded, [part.columns[number] for part in parts], groups, len(at)))
         except _Unmerged as error:
-            key = list(keys)[int(at[error.group])]
+            key = keys[int(at[error.group])]
             raise Unmerged(key, int(starts[error.group]), error.cause) from error.cause
-    return Partials(list(keys), tablets, records, at, starts, columns)
+    return Partials(keys, tablets, records, at, starts, columns)
 
 
 class Unmerged(Exception):
-    """An aggregate's own function could not merge what there is of a key and window."""
+    """An aggregate's own function failed to merge a key and window."""
 
     def __init__(self, key: str, start: int, cause: Exception) -> None:
         super().__init__(key, start, cause)

@@ -1,4 +1,4 @@
-"""The end of holds that nobody released: the last thing that a run does which closes (semantics 9)."""
+"""Ends the remaining holds: the last epoch of a run that closes (semantics 9)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millwheel.worker.timer_index import BYTES, HOLDS, ROWS, Tablets
 
 
 class EndedHolds:
-    """Takes the holds out of all rows of a computation in an interval; no hook may run in the same step."""
+    """Removes the holds of a computation in an interval; no hook runs in the step."""
 
     def __init__(self, number: int, tablets: Tablets, snapshot: Snapshot) -> None:
         self.puts: list[tuple[bytes, bytes]] = []
@@ -24,7 +24,7 @@ class EndedHolds:
 
     def _end(self, prefix: bytes, suffix: bytes, data: bytes, tablets: Tablets) -> None:
         row = decode_row(data)
-        counters = tablets.counters(suffix[0] >> 2)
+        counters = tablets.of_row(suffix)
         counters[HOLDS] -= len(row.holds)
         counters[BYTES] -= len(data)
         self.count += len(row.holds)

@@ -1,4 +1,4 @@
-"""A key's records in order of timestamp, its timers between them (``in_order=True``, semantics 14)."""
+"""A key's records and timers in order of time (``in_order=True``, semantics 14)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from millwheel.worker.inbox import Arrivals
 from millwheel.worker.reorder_buffer import is_due
 
 NEVER: Final = MAX_TIME + 1
-"""Behind every time."""
+"""Later than every time."""
 
 Fire = Callable[[Times, Times, int], None]
-"""Fires the due timers of a key up to a time, those that are set meanwhile in their place."""
+"""Fires a key's due timers up to a time, new ones included, in order."""
 
 
 class Ordered:
-    """The arrivals of one computation in one step: who is due, and who goes on waiting.
+    """The arrivals of one computation in one step: due records, and buffered ones.
 
-    A record is admitted when it comes: then its ID counts as seen, and the late policy is applied.
+    A record is admitted on arrival: then its ID counts as seen, and the late policy is applied.
     """
 
     def __init__(self, arrivals: Arrivals, before: int, bound: int) -> None:
@@ -33,11 +33,11 @@ class Ordered:
         self._before = before
         self._bound = bound
         self._due: list[int] | None = None
-        """The positions of those that are due; None where all are."""
+        """The positions of due records; None: all are."""
         self.waiting: list[int] = []
-        """The positions of those that are not."""
+        """The positions of records to buffer."""
         self.late: set[int] = set(arrivals.late)
-        """The positions of late ones that are handed over."""
+        """The positions of late records that are delivered."""
 
     def admit(
         self,
@@ -45,7 +45,7 @@ class Ordered:
         without_duplicates: Callable[[list[bytes | None], list[str], list[int]], list[int]],
         takes_late: Callable[[Record], bool],
     ) -> None:
-        """Looks at those that are new, which is all but those at ``old`` positions."""
+        """Admits new records: all except those at ``old`` positions."""
         arrivals, before, bound = self._arrivals, self._before, self._bound
         timestamps = arrivals.timestamps
         if not timestamps:
@@ -53,7 +53,7 @@ class Ordered:
         digests = arrivals.digests
         oldest, newest = min(timestamps), max(timestamps)
         if digests is None and oldest >= before and is_due(newest, bound):
-            return  # as most are, where the watermark follows closely
+            return  # the common case, if the watermark follows closely
         limit = bound if bound < MAX_TIME else NEVER
         if digests is None and oldest >= before:
             self._due = [position for position, time in enumerate(timestamps) if time < limit]
@@ -83,7 +83,7 @@ class Ordered:
         return taken
 
     def by_key(self, part: range) -> dict[str, list[int]]:
-        """The positions of each key's due records among these, in order of timestamp, then of arrival."""
+        """By key: the positions of its due records, by timestamp, then arrival."""
         arrivals = self._arrivals
         if self._due is None:
             found = arrivals.by_key(part)
@@ -91,7 +91,7 @@ class Ordered:
             mine = self._due[bisect_left(self._due, part.start) : bisect_left(self._due, part.stop)]
             found = defaultdict(list)
             lists = map(found.__getitem__, map(arrivals.keys.__getitem__, mine))
-            deque(map(list.append, lists, mine), maxlen=0)  # a loop without a line
+            deque(map(list.append, lists, mine), maxlen=0)  # a loop in C
         time_of = arrivals.timestamps.__getitem__
         for mine in found.values():
             if len(mine) > 1:
@@ -106,11 +106,12 @@ class Ordered:
         fire: Fire,
         now: int,
     ) -> Callable[[str, list[int]], int]:
-        """Runs a key's due records, and the timers before each; a combiner joins what no timer divides.
+        """Makes a function that runs a key's due records and the timers between them.
 
-        With ``errors="divert"`` each record goes alone: to undo a group would be to undo its timers too.
+        A combiner merges records with no timer between them. With ``errors="divert"`` each record is run
+        alone: undoing a group would undo its timers too.
         """
-        from millwheel.worker.combine import MOST, Combining  # which few pipelines need
+        from millwheel.worker.combine import MOST, Combining  # few pipelines need it
 
         arrivals, late = self._arrivals, self.late
         timestamps, streams = arrivals.timestamps, arrivals.streams
@@ -147,7 +148,7 @@ class Ordered:
 
 
 def next_time(timers: Times, wall: Times, now: int) -> int:
-    """The time of a key's next timer, of those of the wall clock the next that is due."""
+    """The time of a key's next timer; of the wall timers, the next due one."""
     first = min(timers.values()) if timers else NEVER
     if wall:
         first = min([first, *(time for time in wall.values() if time <= now)])

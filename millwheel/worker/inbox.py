@@ -1,61 +1,46 @@
-"""What arrived for one computation in one interval, by key, with duplicates found (6.1.1)."""
+"""The arrivals of a computation in an interval: buffered, left over, and sent."""
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
-
-import xxhash
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millwheel.model.batch import RecordBatch
-from millwheel.model.codec import pack, pack_plain, unpack
-from millwheel.model.graph import Edge, Graph
+from millwheel.model.codec import pack, unpack
+from millwheel.model.keys import PARTS
 from millwheel.model.record import RecordId
-from millwheel.model.time import DAY
 from millwheel.store.base import Range, Snapshot
-from millwheel.store.keyspace import (
-    DIGEST,
-    after,
-    backlog_key,
-    id_log_prefix,
-    id_prefix,
-    tablets_of,
-    time_bytes,
-)
+from millwheel.store.keyspace import backlog_key, part_with, tablet_near, tablets_of
 from millwheel.store.reorder_rows import Waiters
 
 if TYPE_CHECKING:
-    from millwheel.worker.bloom import IdFilter
-
-
-_LOGGED_TABLET = -3  # of a key of the log: the tablet, and a number of two bytes
-_RELOGGED = 256  # entries in a step: each has the IDs of a step
+    from millwheel.worker.reorder_buffer import Waiting
 
 
 class Arrivals:
-    """Records in columns, in order of arrival, and by key the positions of its records in them.
+    """Records in columns, in order of arrival, and by key their positions.
 
-    There may be a key for each record, so a key has nothing but a list of positions.
+    There may be a key for each record, so a key has only a list of positions.
     """
 
     __slots__ = ("_names", "_runs", "_starts", "batch", "digests", "late", "old_ids", "streams")
 
     def __init__(self) -> None:
         self.batch = RecordBatch([], [], keys=[])
-        """All of them; lines of JSON where all came as such, else objects."""
+        """All records; lines of JSON if all arrived as such, else objects."""
         self.streams: list[str] = []
         self.old_ids: dict[int, RecordId] = {}
-        """Of records that have waited: their IDs, which count as seen since they came."""
+        """IDs of records that were buffered; they count as seen since their arrival."""
         self.late: set[int] = set()
-        """The positions of records that waited, and were late when they came."""
+        """The positions of buffered records that were late on arrival."""
         self.digests: list[bytes | None] | None = None
-        """Of the IDs, once `SeenIds` has looked them up."""
+        """The digests of the IDs, once `SeenIds` has looked them up."""
         self._starts: dict[int, int] = {}
         self._names: set[str] = set()
         self._runs: list[tuple[int, list[int]]] = []
-        """Where a section begins in which each key's records are together, and how many each key has."""
+        """The starts of sections that are sorted by key, and their counts by key."""
 
     @property
     def keys(self) -> list[str]:
@@ -69,23 +54,23 @@ class Arrivals:
 
     @property
     def ids(self) -> list[RecordId | None] | None:
-        """The IDs of new records, where one has some."""
+        """The IDs of new records, if any has one."""
         return self.batch.ids
 
-    def begin(self, tablet: int) -> None:
-        """What is added from here on is for one tablet, until the next begins."""
-        self._starts[tablet] = len(self.streams)
+    def begin(self, part: int) -> None:
+        """Assigns records that are added from here on to a part of the key space."""
+        self._starts[part] = len(self.streams)
 
     def parts(self) -> dict[int | None, range]:
-        """The positions of records by tablet; by None those that are for any."""
+        """The positions of records by part; under None those of any part."""
         bounds = [*self._starts.values(), len(self.streams)]
         found: dict[int | None, range] = {None: range(bounds[0])}
-        for tablet, (first, end) in zip(self._starts, itertools.pairwise(bounds), strict=True):
-            found[tablet] = range(first, end)
+        for part, (first, end) in zip(self._starts, itertools.pairwise(bounds), strict=True):
+            found[part] = range(first, end)
         return found
 
     def add(self, batch: RecordBatch, stream: str, counts: list[int] | None = None) -> None:
-        """Adds records; with ``counts`` they are in order of their keys, of which each has so many."""
+        """Adds records; with ``counts`` they are sorted by key, with these counts."""
         if counts is not None:
             self._runs.append((len(self.streams), counts))
         if batch:
@@ -94,17 +79,17 @@ class Arrivals:
         self.streams += [stream] * len(batch)
 
     def add_local(self, batch: RecordBatch, stream: str) -> None:
-        """Adds what a computation chained before this one produced; the values are copies."""
-        self._starts.clear()  # for whatever tablet
+        """Adds the output of a chained computation; the values are copies."""
+        self._starts.clear()  # of any part
         self.add(RecordBatch(batch.timestamps, batch.objects(), keys=batch.key_column()), stream)
 
     def add_backlog(self, data: bytes) -> None:
-        """Adds what the last step left of a tablet: before everything else of that."""
+        """Adds a tablet's backlog of the last step, before its other records."""
         for stream, keys, timestamps, ids, values in unpack(data):
             self.add(RecordBatch(timestamps, values, ids, keys), stream)
 
     def add_waiting(self, waiters: Waiters) -> None:
-        """Adds records that have waited for the watermark."""
+        """Adds buffered records."""
         before = len(self.streams)
         values = [] if waiters.values is None else waiters.values
         self.batch.extend(RecordBatch(waiters.timestamps, values, keys=waiters.keys, json=waiters.json))
@@ -119,12 +104,15 @@ class Arrivals:
         id = None if self.ids is None else self.ids[position]
         return self.old_ids.get(position) if id is None else id
 
-    def backlog(self, positions: Iterable[int], computation: int) -> Iterator[tuple[bytes, bytes]]:
-        """Records, by tablet and in order, as they are stored for the next epoch."""
+    def backlog(
+        self, positions: Iterable[int], computation: int, tablets: int
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Encodes records for the next epoch, by tablet and in order."""
         positions = list(positions)
         by_tablet: dict[int, list[int]] = {}
         keys = self.keys
-        for position, tablet in zip(positions, tablets_of([keys[i] for i in positions]), strict=True):
+        found = tablets_of([keys[i] for i in positions], tablets)
+        for position, tablet in zip(positions, found, strict=True):
             by_tablet.setdefault(tablet, []).append(position)
         for tablet, mine in by_tablet.items():
             runs = [list(run) for _, run in itertools.groupby(mine, self.streams.__getitem__)]
@@ -135,7 +123,7 @@ class Arrivals:
         return [self.streams[positions[0]], mine.keys, mine.timestamps, mine.ids, mine.objects()]
 
     def only_stream(self) -> str | None:
-        """The stream of all records, where there is but one."""
+        """The stream of all records, if there is only one."""
         return next(iter(self._names)) if len(self._names) == 1 else None
 
     def value(self, position: int) -> Any:
@@ -143,7 +131,7 @@ class Arrivals:
         return self.batch.value(position)
 
     def by_key(self, part: range) -> dict[str, list[int]]:
-        """The positions of each key's records among these, in order."""
+        """The positions of each key's records in a range, in order."""
         positions: defaultdict[str, list[int]] = defaultdict(list)
         keys = self.keys
         runs = [(start, counts) for start, counts in self._runs if part.start <= start < part.stop]
@@ -156,126 +144,69 @@ class Arrivals:
             return positions
         if len(part) < len(keys):
             keys = keys[part.start : part.stop]
-        deque(map(list.append, map(positions.__getitem__, keys), part), maxlen=0)  # a loop without a line
+        deque(map(list.append, map(positions.__getitem__, keys), part), maxlen=0)  # a loop in C
         return positions
 
 
-class SeenIds:
-    """The IDs that a computation has seen in an interval: those in the store, and this epoch's.
+class Opened(NamedTuple):
+    """A section: its part, if it has one, its stream, records, and counts by key."""
 
-    IDs are scoped by (computation, key, stream, ID).
+    part: int | None
+    stream: str
+    batch: RecordBatch
+    counts: list[int] | None
+
+
+def gather(
+    computation: int,
+    tablets: range,
+    among: int,
+    snapshot: Snapshot,
+    sections: Sequence[Opened],
+    waiting: Waiting | None,
+) -> tuple[Arrivals, list[bytes]]:
+    """The arrivals, and the store keys of what an earlier step left.
+
+    ``tablets`` are those of the interval, ``among`` all of the key space. If some of the sections were sent
+    by part, all are arranged by part.
     """
-
-    def __init__(self, computation: int) -> None:
-        self._prefix = id_prefix(computation)
-        self._computation = computation
-        self._known: set[bytes] = set()
-        self._new: dict[str, list[bytes]] = {}
-        self.filtered = 0
-        """IDs that the filter knew to be new."""
-        self.read = 0
-        """IDs for which the store was asked."""
-
-    def look_up(self, arrivals: Arrivals, snapshot: Snapshot, ids: IdFilter) -> None:
-        """Gives every record that has an ID its digest, and reads those that the store may know."""
-        if arrivals.ids is None:
-            return
-        prefix = self._prefix
-        digest = xxhash.xxh3_128_digest
-        arrivals.digests = [
-            None if id is None else prefix + digest(pack_plain([key, stream, id]))
-            for key, stream, id in zip(arrivals.keys, arrivals.streams, arrivals.ids, strict=True)
-        ]
-        asked = [found for found in arrivals.digests if found is not None]
-        passed = ids.bloom.may_have(b"".join(found[len(prefix) :] for found in asked))
-        wanted = sorted(itertools.compress(asked, passed))
-        self.filtered, self.read = len(asked) - len(wanted), len(wanted)
-        found = snapshot.get_each(wanted)
-        self._known.update(key for key, value in zip(wanted, found, strict=True) if value is not None)
-
-    def is_new(self, stream: str, digest: bytes) -> bool:
-        """Whether the ID was never seen; from here on it was."""
-        if digest in self._known:
-            return False
-        self._known.add(digest)
-        self._new.setdefault(stream, []).append(digest)
-        return True
-
-    def writes(
-        self, epoch: int, now: int, tablet: int, retention: dict[str, int]
-    ) -> Iterable[tuple[bytes, bytes]]:
-        """The new IDs, and the log that will forget them together."""
-        for number, (stream, digests) in enumerate(sorted(self._new.items())):
-            for digest in digests:
-                yield digest, b""
-            kept = retention[stream] if stream in retention else max(retentions(retention))
-            expiry = time_bytes(min(now + kept, 2**63 - 1))
-            key = id_log_prefix(self._computation) + expiry + epoch.to_bytes(8, "big")
-            yield (
-                key + bytes((tablet,)) + number.to_bytes(2, "big"),
-                b"".join(digest[len(self._prefix) :] for digest in digests),
-            )
-
-    def expired(self, snapshot: Snapshot, now: int, limit: int) -> list[bytes]:
-        """Keys to delete: IDs past their retention, ``limit`` logged epochs' worth at most.
-
-        They may be another interval's of the same shard: nobody asks for an expired ID any more.
-        """
-        deletes: list[bytes] = []
-        for key, value in snapshot.scan(*expired_range(self._computation, now, limit)[:2]):
-            deletes.append(key)
-            deletes.extend(self._prefix + value[i : i + DIGEST] for i in range(0, len(value), DIGEST))
-            limit -= 1
-            if not limit:
-                break
-        return deletes
-
-
-def relogged(
-    computation: int, snapshot: Snapshot, epoch: int, now: int, mine: range, kept: int
-) -> list[tuple[bytes, bytes, bytes]]:
-    """Log entries of an interval that a clock which was wrong has dated too late: old key, new key, value."""
-    prefix = id_log_prefix(computation)
-    found: list[tuple[bytes, bytes, bytes]] = []
-    for key, value in snapshot.scan(prefix + time_bytes(min(now + kept + 1, 2**63 - 1)), after(prefix)):
-        tablet = key[_LOGGED_TABLET]
-        if tablet in mine:
-            number = 2**16 - 1 - len(found)  # those of this epoch's own IDs count up
-            place = epoch.to_bytes(8, "big") + bytes((tablet,)) + number.to_bytes(2, "big")
-            found.append((key, prefix + time_bytes(min(now + kept, 2**63 - 1)) + place, value))
-            if len(found) == _RELOGGED:
-                break
-    return found
+    left = list(snapshot.scan(*backlog_range(computation, tablets)[:2]))
+    arrivals = Arrivals()
+    if all(section.part is None for section in sections):
+        if waiting is not None:
+            waiting.add_to(arrivals)
+        for _, data in left:
+            arrivals.add_backlog(data)
+        for section in sections:
+            arrivals.add(section.batch, section.stream, section.counts)
+        return arrivals, [key for key, _ in left]
+    parts: dict[int, list[Opened]] = {
+        part: [] for part in range(part_with(tablets[0], among), part_with(tablets[-1], among) + 1)
+    }
+    for section in sections:
+        if section.part is not None:
+            parts[section.part].append(section)
+            continue
+        positions: dict[int, list[int]] = {}
+        for position, part in enumerate(tablets_of(section.batch.key_column(), PARTS)):
+            positions.setdefault(part, []).append(position)
+        for part, mine in positions.items():
+            parts[part].append(Opened(part, section.stream, section.batch.take(mine), None))
+    backlog: dict[int, list[bytes]] = {}
+    for key, data in left:
+        backlog.setdefault(part_with(tablet_near(key[3], tablets.start), among), []).append(data)
+    for part, found in parts.items():
+        arrivals.begin(part)
+        if waiting is not None:
+            waiting.add_to(arrivals, part)
+        for data in backlog.get(part, ()):
+            arrivals.add_backlog(data)
+        for section in found:
+            arrivals.add(section.batch, section.stream, section.counts)
+    return arrivals, [key for key, _ in left]
 
 
 def backlog_range(computation: int, tablets: range) -> Range:
-    """Where the records stand that slow steps have left."""
+    """The range of the store with the backlog of slow steps."""
     last = backlog_key(computation, tablets.stop - 1)
     return backlog_key(computation, tablets.start), last + b"\x00", len(tablets) + 1
-
-
-def expired_range(computation: int, now: int, limit: int) -> Range:
-    """Where the IDs are logged that are past their retention."""
-    prefix = id_log_prefix(computation)
-    return prefix, prefix + time_bytes(now), limit
-
-
-def id_retention(graph: Graph, edges: Iterable[Edge]) -> dict[str, int]:
-    """By injected input stream: how long its IDs are remembered, the longest of its injectors."""
-    retention: dict[str, int] = {}
-    for edge in edges:
-        origins = graph.origins(edge.stream)
-        for source in graph.sources:
-            if source.stream in origins:
-                kept = retention.get(edge.stream, 0)
-                retention[edge.stream] = max(kept, source.injector.id_retention)
-    return retention
-
-
-def retentions(found: dict[str, int]) -> Collection[int]:
-    """How long a computation's IDs are remembered.
-
-    Records may wait in its backlog whose injector was taken out since; where it had no other, as long as
-    injectors remember by default.
-    """
-    return found.values() or (DAY,)

@@ -1,4 +1,4 @@
-"""Injection: reads ranges of partitions and routes their records (stage 0 of an epoch)."""
+"""Injection: reads ranges of partitions and routes their records (stage 0)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from millwheel.errors import InputError, MillWheelError, shorten
 from millwheel.model.batch import BadInput, RecordBatch, join
 from millwheel.model.codec import pack
+from millwheel.model.field_columns import FieldColumns
 from millwheel.model.folding import folding_of
 from millwheel.model.graph import Graph
 from millwheel.model.injector import FieldNames
@@ -22,20 +23,31 @@ from millwheel.watermark.source import Read, read_mark
 from millwheel.worker.plan import Plan, Range
 from millwheel.worker.report import IntervalReport
 from millwheel.worker.route import Router
+from millwheel.worker.side_tables import SideTables
+from millwheel.worker.unseen_fields import UnseenFields
 
-_ROUTED_AT_ONCE = 60_000  # records: enough to pack them well, few enough for a processor's cache
+_ROUTED_AT_ONCE = 60_000  # records: enough to pack well, few enough for the CPU cache
 
 
 class Injection:
-    """One task's reading. Nothing is written: an attempt that fails is simply made again."""
+    """One task's reading. It writes nothing: a failed attempt is retried."""
 
-    def __init__(self, graph: Graph, plan: Plan, task: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        plan: Plan,
+        task: int,
+        unseen: UnseenFields | None = None,
+        side_tables: SideTables | None = None,
+    ) -> None:
         self._graph = graph
         self._plan = plan
         self._task = task
+        self._unseen = unseen
+        self._side_tables = side_tables
         self.report = IntervalReport(0, task, 0)
         self.marks: dict[WatermarkName, tuple[int, int]] = {}
-        """By injector: the watermark of what was read here, and the newest timestamp of it."""
+        """By injector: the watermark of the input read here, and its newest timestamp."""
         self.sections: list[tuple[int, int, bytes]] = []
         self.batches: list[bytes] = []
 
@@ -50,14 +62,26 @@ class Injection:
 
     def _run_source(self, source: Source, ranges: list[Range]) -> None:
         errors = source.stream + ERRORS_SUFFIX if source.injector.errors == "divert" else None
-        router = Router(self._graph, self._plan, 0, self._shard(source), errors)
+        shard = self._shard(source)
+        router = Router(self._graph, self._plan, 0, shard, errors, self._unseen, self._side_tables)
         reads: list[Read] = []
         pending: list[RecordBatch] = []
+        columns: list[FieldColumns] = []
         waiting = 0
-        fields = _fields(self._graph, source.stream)
+        fields = needed_fields(self._graph, source.stream)
         for item in ranges:
             top, count = item.newest, 0
             for batch in _batches(source, item, fields):
+                if not isinstance(batch, RecordBatch):
+                    oldest, newest = int(batch.timestamps.min()), int(batch.timestamps.max())
+                    if oldest > MIN_TIME:
+                        count, top = count + len(batch), max(top, newest)
+                        columns.append(batch)
+                        if sum(map(len, columns)) >= _ROUTED_AT_ONCE:
+                            self._send_columns(source, item, columns, router)
+                            columns = []
+                        continue
+                    batch = batch.records()
                 count += len(batch.timestamps)
                 bad = _check(batch)
                 if bad or batch.bad:
@@ -72,6 +96,8 @@ class Injection:
             reads.append(Read(item.partition, item.watermark, top, item.last))
             self.report.records_in += count
             self.report.newest.append([source.name, item.partition, top, count])
+        if columns:
+            self._send_columns(source, ranges[-1], columns, router)
         self._send(source, ranges[-1], join(pending), router)
         router.finish()
         for each in self._plan.sources:
@@ -79,6 +105,7 @@ class Injection:
                 self.marks[each] = read_mark(reads, source.injector.slack, self._plan.ignored.get(each, ()))
         self.sections += router.sections
         self.batches += router.batches
+        self.report.unseen_fields += router.unseen_fields
         for stream, count in router.streams.items():
             self.report.streams[stream] = self.report.streams.get(stream, 0) + count
         for name, count in router.failed.items():
@@ -88,7 +115,7 @@ class Injection:
         return self._graph.sources.index(source) * max(self._plan.tasks, 1) + self._task
 
     def _send(self, source: Source, item: Range, batch: RecordBatch, router: Router) -> None:
-        """Routes records; where one of them cannot be encoded, the others are routed without it."""
+        """Routes records; those that cannot be encoded are removed first."""
         mark = router.mark()
         try:
             router.inject(source, source.stream, batch)
@@ -103,10 +130,16 @@ class Injection:
                 raise
             router.inject(source, source.stream, self._divert(source, item, batch, bad, router))
 
+    def _send_columns(self, source: Source, item: Range, columns: list[FieldColumns], router: Router) -> None:
+        """Routes columns as partial aggregates, or as records if one is needed."""
+        for whole in columns[0].join(columns[1:]) if len(columns) > 1 else columns:
+            if not router.inject_columns(source, source.stream, whole):
+                self._send(source, item, whole.records(), router)
+
     def _divert(
         self, source: Source, item: Range, batch: RecordBatch, bad: dict[int, str], router: Router
     ) -> RecordBatch:
-        """Takes bad input out of a batch, to the errors stream or to an `InputError`."""
+        """Removes bad input from a batch, to the errors stream or as an `InputError`."""
         found = list(batch.bad)
         for index, message in bad.items():
             found.append(BadInput(message, batch.values[index]))
@@ -117,7 +150,7 @@ class Injection:
                 f'{shorten(first.value)}; fix the input, or give the injector errors="divert" to have '
                 f"such input on the stream {source.stream + ERRORS_SUFFIX!r}"
             )
-        self.report.input_errors += 0 if source.reader else len(found)  # counted when they first came
+        self.report.input_errors += 0 if source.reader else len(found)  # counted at the first reading
         self.report.records_in += len(batch.bad)
         values = [
             {"error": item_bad.message, "value": _safe(item_bad.value), "partition": item.partition}
@@ -133,10 +166,10 @@ class Injection:
         return good
 
 
-def _fields(graph: Graph, stream: str) -> FieldNames | None:
-    """The fields that all consumers of a stream take for keys; None where somebody needs whole values.
+def needed_fields(graph: Graph, stream: str) -> FieldNames | None:
+    """The fields that consumers use as keys; None if one needs whole values.
 
-    With those that windows take, which are added up before the records leave.
+    Includes the fields that windows aggregate before the records are sent.
     """
     extractors = [edge.extractor for edge in graph.consumers[stream]]
     if (
@@ -147,15 +180,19 @@ def _fields(graph: Graph, stream: str) -> FieldNames | None:
         return None
     found = [extractor for extractor in extractors if isinstance(extractor, By)]
     if not all(extractor.plain for extractor in found):
-        return None  # a nested field is found in a value as a whole
+        return None  # a nested field needs the whole value
     folded = [folding_of(graph.nodes[edge.consumer].computation) for edge in graph.consumers[stream]]
     optional = {field for folding in folded if folding is not None for field in folding.fields or ()}
-    return FieldNames({field for extractor in found for field in extractor.fields}, optional)
+    columns = all(folding is not None and folding.fields is not None for folding in folded)
+    columns = columns and bool(found) and len(found) == len(extractors)
+    names = {field for extractor in found for field in extractor.fields}
+    return FieldNames(names, optional, columns=columns)
 
 
-def _batches(source: Source, item: Range, fields: FieldNames | None) -> Iterable[RecordBatch]:
+def _batches(source: Source, item: Range, fields: FieldNames | None) -> Iterable[RecordBatch | FieldColumns]:
     injector = source.injector
     if fields is None:
+        batches: Iterable[RecordBatch | FieldColumns] | None
         batches = injector.read_batches(item.partition, item.start, item.end)
     else:
         batches = injector.read_fields(item.partition, item.start, item.end, fields)
@@ -173,10 +210,15 @@ def _in_columns(records: Iterable[Record], source: Source) -> Iterable[RecordBat
     bad: list[BadInput] = []
     for record in records:
         if not isinstance(record, Record):
-            bad.append(BadInput(f"{type(source.injector).__name__}.read gave no millwheel.Record", record))
+            bad.append(
+                BadInput(
+                    f"{type(source.injector).__name__}.read returned something other than a millwheel.Record",
+                    record,
+                )
+            )
             continue
         try:
-            pack(record.value)  # one that cannot travel is found here, where the record is known
+            pack(record.value)  # finds values that cannot be sent while the record is known
         except Exception as error:
             bad.append(BadInput(f"the value cannot be encoded ({error})", record))
             continue
@@ -191,7 +233,7 @@ def _in_columns(records: Iterable[Record], source: Source) -> Iterable[RecordBat
             bad.append(BadInput(_LARGE.format(shorten(record.id)), record))
             continue
         if not isinstance(record.key, str):
-            bad.append(BadInput(f"the key is {record.key!r}, which is no str", record))
+            bad.append(BadInput(f"the key is {record.key!r}, which is not a str", record))
             continue
         timestamps.append(record.timestamp)
         values.append(record.value)
@@ -201,7 +243,7 @@ def _in_columns(records: Iterable[Record], source: Source) -> Iterable[RecordBat
 
 
 def _check(batch: RecordBatch) -> dict[int, str]:
-    """By position: what is wrong with a timestamp."""
+    """By position: the error of a timestamp."""
     timestamps = batch.timestamps
     if not timestamps:
         return {}

@@ -1,4 +1,4 @@
-"""Runs a computation's hooks, key by key: its records in arrival order, then its due timers in order.
+"""Runs a computation's hooks by key: records in arrival order, then due timers.
 
 One key at a time and one hook at a time (4.1, Fig. 4). This is the hot path: everything that can be
 done once for a step is done before the loop.
@@ -7,39 +7,44 @@ done once for a step is done before the loop.
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from millwheel.errors import MillWheelError, UserCodeError, shorten
-from millwheel.model.batch import RecordBatch
-from millwheel.model.codec import pack, unpack
+from millwheel.errors import UserCodeError
 from millwheel.model.keys import key_text
-from millwheel.model.pipeline import ERRORS_SUFFIX, LATE_SUFFIX
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, WALL, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
-from millwheel.store.keyspace import KIND_HOLD, KIND_WALL, KIND_WATERMARK, LONG, row_prefix, row_suffixes
+from millwheel.store.keyspace import (
+    KIND_HOLD,
+    KIND_WALL,
+    KIND_WATERMARK,
+    LONG,
+    part_of,
+    row_prefix,
+    row_suffixes,
+)
 from millwheel.store.row import Times, encode_row, row_parts, row_version, with_version
 from millwheel.worker.budget import Budget
-from millwheel.worker.context import HookContext, ReturnedValue
+from millwheel.worker.context import HookContext, ReturnedValue, user_error
 from millwheel.worker.in_order import NEVER, Ordered, next_time
-from millwheel.worker.inbox import Arrivals, SeenIds
+from millwheel.worker.inbox import Arrivals
+from millwheel.worker.rejected import Rejected
 from millwheel.worker.report import NodeReport
-from millwheel.worker.route import diverted
+from millwheel.worker.seen_ids import SeenIds
 from millwheel.worker.timer_index import BYTES, ROWS, WATERMARK_TIMERS, Tablets
 
-_MOST_FIRINGS = 1_000_000  # of one key in one epoch: past this, a timer that sets itself never ends
+MOST_FIRINGS = 1_000_000  # of one key in one epoch: beyond, a timer that sets itself is endless
 
 _NO_POSITIONS: list[int] = []
 
-_HOT_SHARE = 20  # a key with less than a twentieth of an interval's records makes it no hotter than others
+_HOT_SHARE = 20  # a key is hot from 1/20 of an interval's records
 
 
 class KeyedRun:
-    """One computation, one interval, one epoch. Changes are collected in ``puts`` and ``deletes``."""
+    """One computation, interval and epoch; collects ``puts`` and ``deletes``."""
 
     def __init__(
         self,
@@ -56,9 +61,10 @@ class KeyedRun:
         fires: bool = True,
         wall_bound: int = MAX_TIME,
     ) -> None:
-        """Without ``fires`` no timer does: of a sender's records for this epoch more are to come.
+        """Without ``fires`` no timer fires: a sender has more records for this epoch.
 
-        Wall timers behind ``wall_bound`` do not fire either: records before them are left to the next epoch.
+        Wall timers later than ``wall_bound`` do not fire either: records before them are left to the next
+        epoch.
         """
         self._context = context
         self._fires = fires
@@ -72,19 +78,16 @@ class KeyedRun:
         self._tablets = tablets
         self._budget = budget
         self.left: list[int] = []
-        """The positions of records that the budget did not reach."""
+        """The positions of records beyond the budget."""
         self.report = NodeReport()
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
-        self.diverted: list[tuple[str, RecordBatch]] = []
         divert = context.node.errors == "divert"
         computation = context.computation
-        self._own_record_hook: Any = computation.process_record
-        self._own_timer_hook: Any = computation.process_timer
-        self._record_hook = self._guarded_record if divert else self._own_record_hook
-        self._timer_hook = self._guarded_timer if divert else self._own_timer_hook
-        self._keep_late = context.node.late == "deliver"
-        self._accepts_late: Callable[[Record], bool] | None = getattr(computation, "_accepts_late", None)
+        self._rejected = Rejected(context, self.report)
+        self.diverted = self._rejected.diverted
+        self._record_hook: Any = self._rejected.guarded_record if divert else computation.process_record
+        self._timer_hook: Any = self._rejected.guarded_timer if divert else computation.process_timer
         self._version = computation.version
 
     def run(
@@ -95,7 +98,7 @@ class KeyedRun:
         order: random.Random | None,
         ordered: Ordered | None = None,
     ) -> None:
-        """Every key that has records or a due timer; where they are ``ordered``, that are due."""
+        """Runs every key with records or a due timer; if ``ordered``, with due records."""
         context, report = self._context, self.report
         due: list[bytes] = []
         if self._fires:
@@ -117,15 +120,15 @@ class KeyedRun:
         for part, due_keys in parts:
             positions = by_key(part)
             self._look_for_hot(positions)
-            # As they came, which is the same order at every attempt: what belongs to a record was made
-            # together, and lies together in memory.
+            # In order of arrival, the same at every attempt: the objects of a record were created together,
+            # and are adjacent in memory.
             keys: dict[bytes, str | None] = dict(zip(row_suffixes(list(positions)), positions, strict=True))
             for suffix in due_keys:
                 keys.setdefault(suffix, None)
             if order is not None:
                 keys = _shuffled(keys, order)
             prepared.append((keys, positions))
-        # All at once: of a store on the network, to read a tablet is a round trip.
+        # In one call: with a store on the network, reading a tablet is a round trip.
         rows = iter(snapshot.get_each([prefix + suffix for keys, _ in prepared for suffix in keys]))
         for keys, positions in prepared:
             try:
@@ -136,7 +139,7 @@ class KeyedRun:
                 raise user_error(context, error) from error
         if report.hot:
             report.hot = hot_key(report.hot[0], report.hot[1], len(arrivals.keys))
-        self.left.sort()  # as they came
+        self.left.sort()  # in order of arrival
         report.left = len(self.left)
         report.records += len(arrivals.keys) - report.left - report.duplicates
         if ordered is not None:
@@ -149,7 +152,7 @@ class KeyedRun:
                 report.produced_late += sum(time < low for time in output.timestamps)
 
     def weights(self, weights: dict[int, list[int]]) -> dict[int, list[int]]:
-        """The counts of records by tablet, which are those of what arrived."""
+        """The counts of records by tablet: those that arrived."""
         return weights
 
     def _run_keys(
@@ -159,7 +162,7 @@ class KeyedRun:
         positions: dict[str, list[int]],
         run_records: Callable[[str, list[int]], int],
     ) -> None:
-        """Key by key: its row, its records, its due timers, and what of the row has changed.
+        """By key: loads its row, runs records and due timers, collects the changes.
 
         A microsecond here is a microsecond for each key of each epoch, hence one long loop over locals.
         """
@@ -189,13 +192,13 @@ class KeyedRun:
             if versioned:
                 context.stored_version = version = row_version(row)
                 if version != self._version:
-                    attributes.pop("state", None)  # so that it is migrated inside a hook, if at all
+                    attributes.pop("state", None)  # so that it is migrated inside a hook
             begin(key, raw, timers, wall, holds)
 
             reached = run_records(key, mine) if mine else 0
             earliest = min(timers.values()) if timers else None
             if reached < len(mine):
-                self.left += mine[reached:]  # its timers come behind its records
+                self.left += mine[reached:]  # its timers come after its records
             elif fires and (
                 (earliest is not None and earliest <= after) or (wall and min(wall.values()) <= now)
             ):
@@ -206,13 +209,13 @@ class KeyedRun:
             if earliest != first:
                 tablets.change(KIND_WATERMARK, suffix, first, earliest)
             if len(timers) != count:
-                tablets.counters(suffix[0] >> 2)[WATERMARK_TIMERS] += len(timers) - count
+                tablets.of_row(suffix)[WATERMARK_TIMERS] += len(timers) - count
             if wall or holds or others is not None:
                 self._index_others(suffix, others, _others(wall, holds))
             if state is None and not timers and not wall and not holds:
                 if row is not None:
                     deletes.append(prefix + suffix)
-                    counters = tablets.counters(suffix[0] >> 2)
+                    counters = tablets.of_row(suffix)
                     counters[ROWS] -= 1
                     counters[BYTES] -= len(row)
                 continue
@@ -222,7 +225,7 @@ class KeyedRun:
                 encoded = with_version(encoded, self._version if used else version)
             if encoded != row:
                 puts.append((prefix + suffix, encoded))
-                counters = tablets.counters(suffix[0] >> 2)
+                counters = tablets.of_row(suffix)
                 if row is None:
                     counters[ROWS] += 1
                     counters[BYTES] += len(encoded)
@@ -230,15 +233,15 @@ class KeyedRun:
                     counters[BYTES] += len(encoded) - len(row)
 
     def _look_for_hot(self, positions: dict[str, list[int]]) -> None:
-        """Keeps the key with the most records that was seen so far."""
+        """Keeps the key with the most records so far."""
         most = max(map(len, positions.values()), default=0)
         if most > max(1, self.report.hot[1] if self.report.hot else 0):
             hot = next(key for key, mine in positions.items() if len(mine) == most)
             self.report.hot = [hot, most]
 
     def _index_others(self, suffix: bytes, old: _Others | None, new: _Others) -> None:
-        """Brings the index by time and the counters up to a key's wall timers and holds."""
-        counters = self._tablets.counters(suffix[0] >> 2)
+        """Updates the index by time and the counters for a key's wall timers and holds."""
+        counters = self._tablets.of_row(suffix)
         for kind, (was, had), (is_now, has) in zip(
             (KIND_WALL, KIND_HOLD), old or _NO_OTHERS, new, strict=True
         ):
@@ -249,7 +252,7 @@ class KeyedRun:
     def _without_duplicates(
         self, digests: list[bytes | None], streams: list[str], piece: list[int]
     ) -> list[int]:
-        """Those of which the ID was not seen; from here on it was."""
+        """Removes records with seen IDs; marks the others as seen."""
         fresh = []
         for position in piece:
             digest = digests[position]
@@ -259,26 +262,25 @@ class KeyedRun:
         return fresh
 
     def _records_runner(self, arrivals: Arrivals, ordered: Ordered | None) -> Callable[[str, list[int]], int]:
-        """Runs a key's records, but for duplicates, as far as the budget goes; returns how many it reached.
+        """Makes a function that runs a key's records within the budget; returns how many.
 
-        Where they are ordered, its timers fire between them. A function of its own, so that what is the same
-        for all keys is looked up once.
+        Duplicates are skipped; if ordered, timers fire between the records. It is a closure, so that what is
+        equal for all keys is computed once.
         """
         context, budget, hook, before = self._context, self._budget, self._record_hook, self._before
-        takes_late, fire, now = self._takes_late, self._fire, self._wall_until
+        takes_late, fire, now = self._rejected.takes_late, self._fire, self._wall_until
+        failed = self._rejected.failed_record
         if context.node.combine is not None:
             if ordered is not None:
-                return ordered.combining_runner(context, budget, self._failed_record, fire, now)
-            from millwheel.worker.combine import runner  # which few pipelines need
+                return ordered.combining_runner(context, budget, failed, fire, now)
+            from millwheel.worker.combine import runner  # few pipelines need it
 
-            return runner(
-                context, arrivals, before, budget, self._without_duplicates, takes_late, self._failed_record
-            )
+            return runner(context, arrivals, before, budget, self._without_duplicates, takes_late, failed)
         batch, streams = arrivals.batch, arrivals.streams
         timestamps, values, json, ids = batch.timestamps, batch.values, batch.json, batch.ids
         digests = arrivals.digests
         in_order = ordered is not None
-        if ordered is not None:  # duplicates and what comes too late are out already
+        if ordered is not None:  # duplicates and late records are removed already
             digests, late = None, ordered.late
             if arrivals.old_ids:
                 ids = list(map(arrivals.id, range(len(batch))))
@@ -308,7 +310,7 @@ class KeyedRun:
                         fire(timers, wall, timestamp)
                         first = next_time(timers, wall, now)
                         context.changed = False
-                    record = new(Record)  # its constructor would set what most hooks do not ask for
+                    record = new(Record)  # skips attributes that most hooks do not read
                     if json is None:
                         record.value = values[position]
                     else:
@@ -333,27 +335,11 @@ class KeyedRun:
         return run_records
 
     def admit(self, ordered: Ordered, old: Iterable[range]) -> None:
-        """Finds the duplicates and the late ones among records that may have to wait: when they come."""
-        ordered.admit(old, self._without_duplicates, self._takes_late)
-
-    def _takes_late(self, record: Record) -> bool:
-        """Whether a late record is delivered; otherwise it is put aside."""
-        report = self.report
-        report.late += 1
-        if self._keep_late or (self._accepts_late is not None and self._accepts_late(record)):
-            return True
-        report.records -= 1
-        node = self._context.node
-        if node.late == "drop":
-            report.dropped += 1
-        else:
-            report.diverted += 1
-            late = RecordBatch([record.timestamp], [pack(record.value)], keys=[record.key], packed=True)
-            self.diverted.append((node.name + LATE_SUFFIX, late))
-        return False
+        """Finds duplicates and late records among new records, before they are buffered."""
+        ordered.admit(old, self._without_duplicates, self._rejected.takes_late)
 
     def _fire(self, timers: Times, wall: Times, bound: int = MAX_TIME) -> None:
-        """The due timers up to a time, ordered by (time, tag), those set meanwhile in their place."""
+        """Fires the due timers up to a time by (time, tag), new ones included."""
         context = self._context
         attributes = context.attributes
         hook = self._timer_hook
@@ -377,11 +363,11 @@ class KeyedRun:
                     break
             else:
                 break
-            if fired > _MOST_FIRINGS:
+            if fired > MOST_FIRINGS:
                 raise RuntimeError(
                     f"timers of this key fired {fired:,} times in one epoch: a process_timer that always "
                     "sets the next timer never ends when the watermark is at its end; "
-                    "look at self.low_watermark before setting it"
+                    "check self.low_watermark before setting it"
                 )
         self.report.timers += fired
         attributes["low_watermark"] = self._record_watermark
@@ -394,69 +380,14 @@ class KeyedRun:
         due.sort()
         return due
 
-    def _guarded_record(self, record: Record) -> None:
-        context = self._context
-        saved = context.save()
-        value = pack(record.value)  # as it came: the hook may change it before it raises
-        try:
-            if (result := self._own_record_hook(record)) is not None:
-                raise ReturnedValue(result)
-            context.encoded()
-        except Exception as error:
-            context.restore(saved)
-            self._failed_record(record.with_value(unpack(value)), error)
-
-    def _guarded_timer(self, timer: Timer) -> None:
-        context = self._context
-        saved = context.save()
-        try:
-            if (result := self._own_timer_hook(timer)) is not None:
-                raise ReturnedValue(result)
-            context.encoded()
-        except Exception as error:
-            context.restore(saved)
-            record = Record({"tag": timer.tag, "clock": timer.clock}, timer.timestamp, context.key, "timers")
-            self._diverted(record, error)
-
-    def _failed_record(self, record: Record, error: Exception) -> None:
-        self.report.records -= 1
-        self._diverted(record, error)
-
-    def _diverted(self, record: Record, error: Exception) -> None:
-        self.report.failed += 1
-        message = f"{type(error).__name__}: {error}"
-        columns = diverted(record, message, error)
-        self.diverted.append((self._context.node.name + ERRORS_SUFFIX, columns))
-
 
 def hot_key(key: str, records: int, total: int) -> list[Any]:
-    """The key with the most records, where it has a good part of an interval's; otherwise nothing."""
+    """The key with the most records, if it is hot; otherwise empty."""
     return [key, records] if records > 1 and records * _HOT_SHARE >= total else []
 
 
-def user_error(context: HookContext, error: Exception) -> UserCodeError:
-    """What a hook raised, with the computation, the key and the record or timer in hand."""
-    name, key, hand = context.node.name, context.key, context.hand
-    if isinstance(error, MillWheelError):
-        message = str(error)  # ours: it says where it happened
-    else:
-        where = "process_timer" if isinstance(hand, Timer) else "process_record"
-        raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
-        message = f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}" + (
-            f"; it had {shorten(hand)}" if hand is not None else ""
-        )
-    return UserCodeError(
-        message,
-        computation=name,
-        key=key,
-        record=hand,
-        cause=error,
-        details="".join(traceback.format_exception(error)),
-    )
-
-
 _Others = tuple[tuple[int | None, int], tuple[int | None, int]]
-"""Of a key's wall timers, and of its holds: the earliest, and how many there are."""
+"""Of a key's wall timers, and of its holds: the earliest, and the number."""
 
 _NO_OTHERS: _Others = ((None, 0), (None, 0))
 
@@ -469,15 +400,15 @@ def _others(wall: Times, holds: Times) -> _Others:
 
 
 def _with_due(parts: dict[int | None, range], due: list[bytes]) -> Iterator[tuple[range, list[bytes]]]:
-    """Parts of the arrivals, each with the keys of its tablets that have a due timer."""
+    """Parts of the arrivals, each with its keys that have a due timer."""
     if len(parts) == 1:
         yield parts[None], due
         return
-    by_tablet: dict[int | None, list[bytes]] = {}
+    by_part: dict[int | None, list[bytes]] = {}
     for suffix in due:
-        by_tablet.setdefault(suffix[0] >> 2, []).append(suffix)
-    for tablet, positions in parts.items():
-        yield positions, by_tablet.get(tablet, [])
+        by_part.setdefault(part_of(suffix), []).append(suffix)
+    for part, positions in parts.items():
+        yield positions, by_part.get(part, [])
 
 
 def _shuffled(keys: dict[bytes, str | None], order: random.Random) -> dict[bytes, str | None]:

@@ -1,42 +1,43 @@
-"""Partial aggregates on their way: what a sender makes of records for a computation with a folding.
+"""Partial aggregates: a sender's aggregation for a computation with a folding.
 
-A chunk of records becomes one blob for each interval, which travels in the place of a value in a section that
-has no records. The receiver merges it as it would have grouped the records, in whatever order they come.
+A chunk of records becomes one blob for each interval, which is sent in place of a value in a section
+without records. The receiver merges it as it would have grouped the records, in any order of arrival.
 
-It is done where nothing but the records' keys, timestamps and some fields matter: they have no IDs, as
-duplicates are found by who receives them, and each field is a number or missing. All else goes as records.
+It applies if only the records' keys, timestamps and some fields matter: they have no IDs, as
+the receiver finds duplicates, and each field is a number or missing. Otherwise records are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from millwheel.model.codec import pack_plain, unpack
+from millwheel.model.field_columns import Coded, Masked
 from millwheel.model.folding import Folding
-from millwheel.store.keyspace import tablets_of
 from millwheel.store.windows import StoredColumn
 from millwheel.worker.grouping import (
     BeforeTime,
     Column,
     Numbers,
     Partials,
-    codes_of,
     column_of,
     counted,
     folded_numbers,
     grouped,
     is_there,
+    narrow,
     numbers_of,
     picked,
     spread,
 )
+from millwheel.worker.key_codes import codes_of, fingerprints_of, tablets_in
 
 
 class Sent:
-    """Partial aggregates, and of how many records too late for all or some of their windows."""
+    """Partial aggregates, and the numbers of records late for some or all windows."""
 
     __slots__ = ("dropped", "late", "partials")
 
@@ -48,26 +49,32 @@ class Sent:
 
 def partials_of(
     folding: Folding,
-    keys: Sequence[Any],
+    keys: Sequence[Any] | Coded,
     timestamps: Sequence[int] | Numbers,
-    fields: Mapping[str, Sequence[Any] | Numbers],
+    fields: Mapping[str, Sequence[Any] | Masked],
     before: int,
+    among: int,
 ) -> Sent | None:
-    """The partial aggregates of records; None where Python must look at one of their fields.
+    """The partial aggregates of records; None if Python must evaluate a field.
 
-    ``before`` is the input watermark before the epoch, by which a window is over (semantics 4).
+    ``before`` is the input watermark before the epoch, which closes windows (semantics 4); ``among`` the
+    number of tablets of the key space.
     """
     wanted = {folded.field for folded in folding.folds if folded.kind != "count"}
     columns = {name: numbers_of(column) for name, column in fields.items() if name in wanted}
     if any(column is None for column in columns.values()):
         return None
-    if set(map(type, keys)) != {str}:
+    if isinstance(keys, Coded):
+        names, codes = keys.names, keys.codes
+        fingerprints = fingerprints_of(names)
+    elif set(map(type, keys)) != {str}:
         return None  # some are skipped
-    names, codes = codes_of(keys)
+    else:
+        names, fingerprints, codes = codes_of(keys)
     try:
         mine = spread(folding, np.asarray(timestamps, np.int64), before)
     except BeforeTime:
-        return None  # who receives the record says so
+        return None  # the receiver reports the error
     at, starts, groups = grouped(codes[mine.records], mine.starts, folding)
     found: list[Column] = []
     for folded in folding.folds:
@@ -85,67 +92,97 @@ def partials_of(
         if one is None:
             return None
         found.append(one)
-    tablets = np.array(tablets_of(names), np.uint8)
     records = counted(codes, len(names))
-    return Sent(Partials(names, tablets, records, at, starts, found), mine.late, mine.dropped)
+    partials = Partials(names, tablets_in(fingerprints, among), records, at, starts, found, fingerprints)
+    return Sent(partials, mine.late, mine.dropped)
 
 
 def dealt(sent: Sent, folding: Folding, table: Sequence[int], intervals: int) -> list[tuple[int, bytes]]:
-    """The blob of each interval that has a key of them, by a table of the interval of each tablet."""
+    """The blob of each interval with one of the keys, by a table of tablets."""
     partials = sent.partials
     if intervals == 1:
         return [(0, _packed(partials, folding, sent.late, sent.dropped))]
-    owners = np.array(table, np.int64)[partials.tablets]
-    rows = owners[partials.places]
+    owners = np.array(table, np.uint16)[partials.tablets]
+    names = np.array(partials.keys, object)
+    numbers = np.empty(len(owners), np.int64)
     late, dropped = sent.late, sent.dropped
     blobs = []
-    for index in range(intervals):
-        keys = np.flatnonzero(owners == index)
-        if not len(keys):
-            continue
-        numbers = np.empty(len(owners), np.int64)
+    by_key, by_row = _runs(owners, intervals), _runs(owners[partials.places], intervals)
+    for index in np.flatnonzero(np.bincount(owners, minlength=intervals)).tolist():
+        keys, mine = by_key(index), by_row(index)
         numbers[keys] = np.arange(len(keys))
-        mine = np.flatnonzero(rows == index)
         part = Partials(
-            [partials.keys[place] for place in keys.tolist()],
+            names[keys].tolist(),
             partials.tablets[keys],
             partials.records[keys],
             numbers[partials.places[mine]],
             partials.starts[mine],
             [column.pick(mine) for column in partials.columns],
+            picked(partials.fingerprints, keys),
         )
         blobs.append((index, _packed(part, folding, late, dropped)))
-        late = dropped = 0  # of the records that were late, one interval counts all
+        late = dropped = 0  # one interval counts all late records
     return blobs
+
+
+def _runs(owners: Numbers, count: int) -> Callable[[int], Numbers]:
+    """A function for the positions of each of ``count`` owners, in order."""
+    order = np.argsort(owners, kind="stable")
+    bounds = np.searchsorted(owners[order], np.arange(count + 1))
+    return lambda owner: order[bounds[owner] : bounds[owner + 1]]
 
 
 def _packed(partials: Partials, folding: Folding, late: int, dropped: int) -> bytes:
     columns = [
         list(column.stored(folded)) for column, folded in zip(partials.columns, folding.folds, strict=True)
     ]
+    for packed, column in zip(columns, partials.columns, strict=True):
+        if packed[1] == "q" and not isinstance(column.values, list):
+            packed[1:3] = narrow(column.values)
+    fingerprints = partials.fingerprints
+    assert fingerprints is not None  # a sender has them, for the tablets
+    starts = partials.starts
+    first, step = 0, 1
+    if len(starts) and int(starts.max()) - int(starts.min()) < 2**63:
+        first, step = int(starts.min()), folding.every
+        starts = (starts - first) // step
     return pack_plain(
         [
             late,
             dropped,
             partials.keys,
-            partials.tablets.tobytes(),
-            partials.records.astype(np.int64, copy=False).tobytes(),
-            partials.places.astype(np.int64, copy=False).tobytes(),
-            partials.starts.astype(np.int64, copy=False).tobytes(),
+            fingerprints.tobytes(),
+            narrow(partials.records),
+            narrow(partials.places),
+            [first, step, *narrow(starts)],
             columns,
         ]
     )
 
 
-def received(blob: bytes) -> Sent:
-    """The inverse of what `dealt` packs."""
-    late, dropped, keys, tablets, records, places, starts, columns = unpack(blob)
+def received(blob: bytes, among: int) -> Sent:
+    """The inverse of the blobs of `dealt`."""
+    late, dropped, keys, fingerprints, records, places, starts, columns = unpack(blob)
+    first, step, *windows = starts
+    found = np.frombuffer(fingerprints, np.uint64)
     partials = Partials(
         keys,
-        np.frombuffer(tablets, np.uint8),
-        np.frombuffer(records, np.int64),
-        np.frombuffer(places, np.int64),
-        np.frombuffer(starts, np.int64),
-        [column_of(StoredColumn(*column)) for column in columns],
+        tablets_in(found, among),
+        _wide(records),
+        _wide(places),
+        _wide(windows) * step + first,
+        [_column(*column) for column in columns],
+        found,
     )
     return Sent(partials, late, dropped)
+
+
+def _wide(packed: Sequence[Any]) -> Numbers:
+    code, data = packed
+    return np.frombuffer(data, code).astype(np.int64, copy=False)
+
+
+def _column(kind: str, code: str, data: bytes, counts: bytes | None) -> Column:
+    if code in "bhi":
+        code, data = "q", _wide([code, data]).tobytes()
+    return column_of(StoredColumn(kind, code, data, counts))

@@ -1,4 +1,4 @@
-"""Many records sorted by the place they go to: a column at a time, by NumPy."""
+"""Partitions many records by destination: a column at a time, with NumPy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from millwheel.model.batch import RecordBatch
 
 
 class Dealt:
-    """Records in the order of their places, and in their own order within one.
+    """Records sorted by destination, in their own order within one.
 
-    ``places`` are numbers from 0 on, of each record; those from ``count`` on are nobody's. What `cut` gives
-    can be sent, and nothing else.
+    ``places`` are numbers from 0 on, by record; those from ``count`` on have no destination. Only what
+    `cut` returns can be sent.
     """
 
     def __init__(self, batch: RecordBatch, places: Iterable[int], count: int) -> None:
-        kind = np.uint16 if count < 1 << 16 else np.uint32  # NumPy sorts the short ones without comparing
+        kind = np.uint16 if count < 1 << 16 else np.uint32  # NumPy uses radix sort for 16 bits
         numbers = np.fromiter(places, dtype=kind, count=len(batch))
         order = numbers.argsort(kind="stable")
         self._sizes = np.bincount(numbers, minlength=count)[:count]
@@ -44,19 +44,19 @@ class Dealt:
         return found
 
     def sizes(self, first: int, last: int) -> list[int]:
-        """How many records there are at each of these places."""
+        """The number of records at each of these destinations."""
         found: list[int] = self._sizes[first:last].tolist()
         return found
 
     def span(self, first: int, last: int) -> slice:
-        """Where the records of these places are."""
+        """The slice of the records of these destinations."""
         return slice(self._starts[first], self._starts[last])
 
     def cut(self, first: int, last: int, keys: Sequence[str]) -> RecordBatch:
-        """The records of some places, with their keys."""
+        """The records of some destinations, with their keys."""
         mine = self.span(first, last)
         json, ids, values = self._json, self._ids, self._values
-        times: Any = self._times[mine]  # an array, which travels as it is
+        times: Any = self._times[mine]  # an array, which is sent as it is
         return RecordBatch(
             times,
             [] if json is not None or values is None else list(values[mine]),

@@ -1,8 +1,8 @@
-"""The pending timestamps of a computation in an interval, for its percentile low watermarks (7.2).
+"""The pending timestamps of an interval, for percentile low watermarks (7.2).
 
-Each watermark timer, each hold and each record that waits counts once (semantics 13). The index has a key's
+Each watermark timer, each hold and each buffered record counts once (semantics 13). The index has a key's
 earliest of each kind; the others are in its row. Only the oldest are read: those before the newest watermark
-of an injector, which are all that can matter now, and never more than a percentile can leave behind.
+of an injector, since later ones cannot matter now, and never more than a percentile can ignore.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from millwheel.watermark.percentile import ALL, Pending, rest
 from millwheel.worker.reorder_buffer import Waiting, waiting_times
 from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WATERMARK_TIMERS, Tablets
 
-_CHUNK = 64  # keys whose rows are read at once; so many timestamps are read in any case
-_MORE = 1_000  # timestamps more than the share that may be left behind: other intervals may have new ones
+_CHUNK = 64  # keys whose rows are read at once; the least number of timestamps read
+_MORE = 1_000  # timestamps read beyond those that a percentile ignores: other intervals may have new ones
 
 
 def pending_of(
@@ -36,11 +36,10 @@ def pending_of(
     lowest: float,
     holds: bool,
 ) -> Pending:
-    """What is pending after a step: all before ``bound``, as far as it can matter.
+    """The pending timestamps after a step: all before ``bound``, if they can matter.
 
-    ``written`` has the rows that the step has changed, ``waiting`` the records that wait for the watermark.
-    ``before`` is how many timestamps were pending in all intervals before the epoch, ``lowest`` the lowest
-    percentile that somebody uses.
+    ``written`` has the rows that the step has changed, ``waiting`` the buffered records. ``before`` is the
+    number of timestamps pending in all intervals before the epoch, ``lowest`` the lowest percentile in use.
     """
     totals = tablets.totals()
     count = totals[WATERMARK_TIMERS] + (totals[HOLDS] if holds else 0) + totals[WAITING_TOTAL]
@@ -53,7 +52,7 @@ def pending_of(
     )
     for found, time in enumerate(oldest):
         if found >= most or (time >= bound and found >= _CHUNK):
-            if times and times[-1] == time:  # not all of these are counted
+            if times and times[-1] == time:  # some of equal time are not counted
                 times.pop()
                 counts.pop()
             return Pending(count, times, counts, time)
@@ -79,12 +78,12 @@ def _times(
             state, timers, _, held, _ = row_parts(rows[prefix + suffix])
             for time in (timers if kind == KIND_WATERMARK else held).values():
                 heapq.heappush(waiting, time)
-            if is_window(suffix):  # its end counts once for each of its keys
+            if is_window(suffix):  # its end counts once per key
                 for time in timers.values():
                     for _ in range(keys_in(state) - 1):
                         heapq.heappush(waiting, time)
         last = chunk[-1][0]
-        while waiting and waiting[0] < last:  # what comes later is at or behind it
+        while waiting and waiting[0] < last:  # later ones are not before it
             yield heapq.heappop(waiting)
     while waiting:
         yield heapq.heappop(waiting)

@@ -1,7 +1,7 @@
-"""The plan of an epoch: all that a worker is told, journaled before any work is done.
+"""The plan of an epoch: the input of the workers, journaled before any work.
 
 What an epoch does depends on the store and its plan alone (invariant 7): the same plan run again, on
-whatever machine and after whatever crash, reads the same ranges at the same time of day.
+any machine and after any crash, reads the same ranges at the same time of day.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millwheel.watermark.source import SourceMark
 
 @dataclass(frozen=True)
 class Interval:
-    """A run of tablets with one owner: the slot that works for it, under a sequencer (6.2, 7.1)."""
+    """A run of tablets with one owner: a slot, under a sequencer (6.2, 7.1)."""
 
     first: int
     last: int
@@ -27,12 +27,17 @@ class Interval:
     shard: int
     sequencer: int
 
+    @property
+    def tablets(self) -> range:
+        """Those that it has."""
+        return range(self.first, self.last)
+
 
 @dataclass(frozen=True)
 class Range:
-    """A piece of an injector's partition, and the task that reads it.
+    """A range of an injector's partition, and the task that reads it.
 
-    ``watermark`` is what the injector vouched for behind ``end``; ``newest`` the newest timestamp read
+    ``watermark`` is the injector's after ``end``; ``newest`` the newest timestamp read
     before ``start``, for injectors whose watermark follows their timestamps.
     """
 
@@ -44,12 +49,12 @@ class Range:
     watermark: int
     newest: int
     last: bool = True
-    """False for a piece that other pieces of the partition follow in this epoch: it holds nothing."""
+    """False for a piece that others of the same partition follow: it does not hold."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One epoch. ``intervals`` holds the interval map of each level, in order of tablets."""
+    """One epoch; ``intervals`` has the intervals of each level, by tablet."""
 
     epoch: int
     now: int
@@ -57,55 +62,63 @@ class Plan:
     intervals: tuple[tuple[Interval, ...], ...]
     ranges: tuple[Range, ...]
     tasks: int
-    """How many tasks inject; 0 where nothing is read."""
+    """The number of injecting tasks; 0 without input."""
     sources: dict[WatermarkName, SourceMark]
-    """By injector: what is known of its watermark before anything is read."""
+    """By injector: its watermark before anything is read."""
     ignored: dict[WatermarkName, list[str]]
-    """By percentile watermark of an injector: the partitions that it leaves behind."""
+    """By percentile watermark of an injector: the partitions that it ignores."""
     before: dict[str, int]
-    """By computation: the input watermark before this epoch, which decides what is late."""
+    """By computation: the input watermark before this epoch: older is late."""
     lows: dict[WatermarkName, int]
     """By computation: the low watermark before this epoch."""
     holds: dict[str, dict[int, int]]
-    """By computation and interval (its first tablet): the oldest hold before this epoch."""
+    """By computation and interval (its first tablet): the oldest hold before."""
     compact: bool
-    """Whether one task runs the whole graph: for a small epoch a shuffle costs more than the work."""
+    """Whether one task runs the whole graph: cheaper than a shuffle if it is small."""
     drain: bool
-    """Whether holds are over (semantics 9)."""
+    """Whether holds are ignored (semantics 9)."""
     budget: float
-    """The seconds after which a step leaves the rest of its records to the next epoch."""
+    """The seconds after which a step leaves records to the next epoch."""
     due_limit: int
-    """How many keys with due timers one interval takes up in one epoch; the rest hold the watermark."""
+    """Keys with due timers that an interval processes; the rest hold the watermark."""
     weigh: bool = False
-    """Whether intervals report what each of their tablets has had."""
+    """Whether intervals report the load of each tablet."""
     pending: dict[str, int] = field(default_factory=dict)
-    """By computation, where somebody uses a percentile: how many timestamps are pending."""
+    """By computation with a percentile in use: the number of pending timestamps."""
     relogs: bool = False
-    """Whether wall time went back between two runs: IDs that were logged for too late are logged anew."""
+    """Whether wall time went back between runs: late ID expiries are moved."""
     ends_holds: bool = False
-    """Whether this is the last epoch of a run that closes: no hook runs, and the holds that are left end."""
+    """Whether this is the last epoch of a run that closes: only the holds end."""
+    lookups: dict[str, int] = field(default_factory=dict)
+    """By side table: the version that this epoch's records see."""
+    sinks: tuple[str, ...] = ()
+    """The streams with sinks, by number: a retry names their batches alike, also with other sinks."""
+
+    @property
+    def tablets(self) -> int:
+        """The number of tablets of the key space, which is the store's."""
+        return self.intervals[0][-1].last if self.intervals else TABLETS
 
     @cached_property
     def tables(self) -> tuple[tuple[int, ...], ...]:
         """By level: the index of the interval that owns each tablet."""
         result = []
         for intervals in self.intervals:
-            table = [0] * TABLETS
+            table: list[int] = []
             for index, interval in enumerate(intervals):
-                for tablet in range(interval.first, interval.last):
-                    table[tablet] = index
+                table += [index] * len(interval.tablets)
             result.append(tuple(table))
         return tuple(result)
 
     def with_sequencer(self, sequencer: int) -> Plan:
-        """The same work under a new owner."""
+        """A copy for a new owner."""
         intervals = tuple(
             tuple(replace(interval, sequencer=sequencer) for interval in level) for level in self.intervals
         )
         return replace(self, intervals=intervals)
 
     def to_bytes(self) -> bytes:
-        """For the journal, and for the way to a task."""
+        """Encodes it for the journal, and for tasks."""
         values: dict[str, Any] = {name: value for name, value in self.__dict__.items() if name != "tables"}
         values["intervals"] = [
             [[i.first, i.last, i.slot, i.shard, i.sequencer] for i in level] for level in self.intervals
@@ -130,4 +143,5 @@ class Plan:
         for kept in ("ignored", "lows"):
             values[kept] = {watermark_name(name): value for name, value in values[kept].items()}
         values["ranges"] = tuple(Range(source_name(source), *rest) for source, *rest in values["ranges"])
+        values["sinks"] = tuple(values.get("sinks", ()))
         return Plan(**values)

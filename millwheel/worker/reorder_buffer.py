@@ -1,23 +1,26 @@
-"""Records that wait for the watermark, in the store (``in_order=True``, semantics 14).
+"""Buffered records in the store (``in_order=True``, semantics 14).
 
-They stand by tablet in pieces: some records in order of time, under the time of the first of them. A step
-reads the pieces that begin before its watermark, and no others. What is left of a piece is written again
-under its new beginning; it keeps its arrival, which decides between records of the same timestamp.
+They are stored by tablet in pieces: some records in order of time, under the time of the first. A step
+reads the pieces that begin before its watermark, and no others. The rest of a piece is written again
+under its new beginning; it keeps its arrival, by which records of equal timestamps are ordered.
 """
 
 from __future__ import annotations
 
 import heapq
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from millwheel.model.keys import PARTS
 from millwheel.model.time import MAX_TIME
 from millwheel.store.base import Range, Snapshot
 from millwheel.store.keyspace import (
     WAITING_ARRIVAL,
     WAITING_TIME,
     after,
+    part_with,
     tablets_of,
     time_bytes,
     time_of,
@@ -28,30 +31,27 @@ from millwheel.store.reorder_rows import Waiters
 from millwheel.worker.inbox import Arrivals
 from millwheel.worker.timer_index import FIRST_WAITING, WAITING, Tablets
 
-_PIECE = 256  # records: few enough that one of which a part is due is soon written again
+_PIECE = 256  # records: few enough that rewriting the rest of one is cheap
 
 
 @dataclass
 class Loaded:
-    """A piece that a step has read: where it stands in the store, and where among the arrivals."""
+    """A piece that a step has read: its key in the store, its range in the arrivals."""
 
     key: bytes
+    tablet: int
+    """The tablet of its records."""
     waiters: Waiters
     start: int = 0
 
     @property
-    def tablet(self) -> int:
-        """The tablet of its records."""
-        return self.key[3]
-
-    @property
     def arrival(self) -> bytes:
-        """When it arrived, and as what."""
+        """Its arrival: the order among equal timestamps, and its stream."""
         return self.key[WAITING_ARRIVAL]
 
 
 class Waiting:
-    """The records of one computation in one interval that wait: those that are due, and then the rest."""
+    """The buffered records of a computation in an interval."""
 
     def __init__(self, computation: int, tablets: Tablets) -> None:
         self._computation = computation
@@ -62,10 +62,10 @@ class Waiting:
         self._bound = 0
 
     def load(self, snapshot: Snapshot, watermark: int, limit: int) -> int:
-        """Reads what is due, of ``limit`` records about at most; returns the watermark up to which it is all.
+        """Reads due records, about ``limit``; returns the watermark they reach to.
 
         That is the given one, or an earlier one: so that the end of time, when all are due, does not need
-        the memory for all of them.
+        memory for all of them.
         """
         due = [
             tablet
@@ -86,26 +86,26 @@ class Waiting:
                 break
             waiters = Waiters.from_bytes(value)
             count, last = count + len(waiters.keys), time
-            self.loaded.append(Loaded(key, waiters))
+            self.loaded.append(Loaded(key, self._tablets.of_key(key), waiters))
         self._bound = bound
         self.loaded.sort(key=lambda piece: (piece.tablet, piece.arrival))
         return bound
 
-    def add_to(self, arrivals: Arrivals, tablet: int | None = None) -> None:
-        """Adds what was read to the arrivals, before everything else: of a tablet, or of all."""
+    def add_to(self, arrivals: Arrivals, part: int | None = None) -> None:
+        """Adds what was read to the arrivals, before all others; or what is of one part."""
         for piece in self.loaded:
-            if tablet is None or piece.tablet == tablet:
+            if part is None or part_with(piece.tablet, self._tablets.among) == part:
                 piece.start = len(arrivals.keys)
                 arrivals.add_waiting(piece.waiters)
 
     def spans(self) -> list[range]:
-        """The positions of what was read among the arrivals."""
+        """The ranges of the arrivals that were read from the buffer."""
         return [range(piece.start, piece.start + len(piece.waiters.keys)) for piece in self.loaded]
 
     def keep(
         self, snapshot: Snapshot, arrivals: Arrivals, positions: Sequence[int], late: set[int], epoch: int
     ) -> None:
-        """Collects the changes of the store: of the arrivals, those at these rising positions still wait."""
+        """Collects the changes of the store; arrivals at these positions stay buffered."""
         old: list[tuple[int, int]] = []
         touched: set[int] = set()
         firsts: dict[int, int] = {}
@@ -127,7 +127,7 @@ class Waiting:
             if low < high:
                 put(piece.tablet, piece.arrival, positions[low:high])
         fresh = _without(positions, old)
-        for tablet, mine in _by_tablet(arrivals, fresh).items():
+        for tablet, mine in _by_tablet(arrivals, fresh, self._tablets.among).items():
             mine.sort(key=arrivals.timestamps.__getitem__)
             for number, start in enumerate(range(0, len(mine), _PIECE)):
                 arrival = epoch.to_bytes(8, "big") + number.to_bytes(4, "big")
@@ -135,7 +135,7 @@ class Waiting:
         self._move_firsts(snapshot, touched, firsts)
 
     def _move_firsts(self, snapshot: Snapshot, touched: set[int], firsts: dict[int, int]) -> None:
-        """Brings the counters up to the first record that each tablet still has."""
+        """Updates the counters with the first record that each tablet still has."""
         behind: list[Range] = []
         for tablet in touched:
             prefix = waiting_prefix(self._computation, tablet)
@@ -155,10 +155,33 @@ class Waiting:
         return prefix, after(prefix) if watermark >= MAX_TIME else prefix + time_bytes(watermark)
 
 
+def take_up(
+    computation: int,
+    snapshot: Snapshot,
+    tablets: Tablets,
+    watermark: int,
+    limit: int | None,
+    *,
+    in_order: bool,
+) -> tuple[Waiting | None, int]:
+    """Reads the buffered records that are due; returns the watermark they reach to.
+
+    A computation that is no longer in order reads all of its buffered records. Without a limit nothing
+    is taken up.
+    """
+    if limit is None or not (in_order or tablets.has_waiting):
+        return None, watermark
+    waiting = Waiting(computation, tablets)
+    if in_order:
+        return waiting, waiting.load(snapshot, watermark, limit)
+    waiting.load(snapshot, MAX_TIME, sys.maxsize)
+    return waiting, watermark
+
+
 def waiting_times(
     computation: int, tablets: Tablets, snapshot: Snapshot, waiting: Waiting | None
 ) -> Iterator[int]:
-    """The timestamp of each record that waits after a step, in order."""
+    """The timestamp of each record that is buffered after a step, in order."""
     gone, added = (set(waiting.deletes), waiting.puts) if waiting is not None else (set[bytes](), [])
     prefixes = [waiting_prefix(computation, tablet) for tablet, found in tablets.each() if found[WAITING]]
     stored = (
@@ -166,7 +189,7 @@ def waiting_times(
     )
     read: list[int] = []
     for key, value in heapq.merge(sorted(added, key=_begins), *stored, key=_begins):
-        while read and read[0] < time_of(key[WAITING_TIME]):  # every later piece begins at or behind it
+        while read and read[0] < time_of(key[WAITING_TIME]):  # no later piece begins before it
             yield heapq.heappop(read)
         for time in Waiters.from_bytes(value).timestamps:
             heapq.heappush(read, time)
@@ -179,7 +202,7 @@ def _begins(item: tuple[bytes, bytes]) -> bytes:
 
 
 def is_due(timestamp: int, watermark: int) -> bool:
-    """Whether the watermark has passed a record; at the end of time it has passed everything."""
+    """Whether the watermark has passed a record; `MAX_TIME` has passed every one."""
     return timestamp < watermark or watermark >= MAX_TIME
 
 
@@ -199,7 +222,7 @@ def _waiters(arrivals: Arrivals, positions: Sequence[int], late: set[int]) -> Wa
 
 
 def _without(positions: Sequence[int], spans: Iterable[tuple[int, int]]) -> list[int]:
-    """What is in none of the spans."""
+    """The positions outside of the spans."""
     found: list[int] = []
     end = 0
     for low, high in sorted(spans):
@@ -208,9 +231,9 @@ def _without(positions: Sequence[int], spans: Iterable[tuple[int, int]]) -> list
     return found + list(positions[end:])
 
 
-def _by_tablet(arrivals: Arrivals, positions: Sequence[int]) -> dict[int, list[int]]:
+def _by_tablet(arrivals: Arrivals, positions: Sequence[int], tablets: int) -> dict[int, list[int]]:
     parts = arrivals.parts()
-    if len(parts) > 1:  # laid out by tablet
+    if len(parts) > 1 and tablets == PARTS:  # arranged by tablet
         cuts = {
             t: (bisect_left(positions, p.start), bisect_left(positions, p.stop)) for t, p in parts.items()
         }
@@ -219,6 +242,6 @@ def _by_tablet(arrivals: Arrivals, positions: Sequence[int]) -> dict[int, list[i
         }
     found: dict[int, list[int]] = {}
     keys = list(map(arrivals.keys.__getitem__, positions))
-    for position, tablet in zip(positions, tablets_of(keys), strict=True):
+    for position, tablet in zip(positions, tablets_of(keys, tablets), strict=True):
         found.setdefault(tablet, []).append(position)
     return found

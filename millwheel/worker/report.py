@@ -1,4 +1,4 @@
-"""What an interval tells the driver about an epoch: small, however many records it saw."""
+"""An interval's report of an epoch to the driver: small in any case."""
 
 from __future__ import annotations
 
@@ -7,44 +7,63 @@ from typing import Any
 
 from millwheel.model.names import WatermarkName, source_name
 from millwheel.model.time import MAX_TIME
+from millwheel.watermark.marks import IntervalMark
 from millwheel.worker.counters import Counters
 
 
 @dataclass
 class NodeReport(Counters[int]):
-    """One computation in one interval: its counters, and the rest."""
+    """One computation in one interval: its counters, and its state."""
 
     filter_bytes: int = 0
     filter_error: float = 0.0
-    """The share of new IDs for which the store is asked all the same."""
+    """The percentage of new IDs that are looked up in the store for nothing."""
     input: int = 0
     """The input watermark, after the epoch."""
     low: int = 0
     """The low watermark (4.5), after the epoch."""
     percentiles: dict[WatermarkName, int] = field(default_factory=dict)
-    """By percentile low watermark that somebody uses: the input's, after the epoch."""
+    """By percentile low watermark in use: the input's, after the epoch."""
     pending: list[Any] = field(default_factory=list)
-    """What a `millwheel.watermark.percentile.Pending` has; empty where nobody uses a percentile."""
+    """A `millwheel.watermark.percentile.Pending`; empty without a percentile in use."""
     next_timer: int = MAX_TIME
     """The oldest pending watermark timer."""
     next_wall: int = MAX_TIME
     """The oldest pending wall timer."""
     oldest_hold: int = MAX_TIME
     more_due: bool = False
-    """Whether due timers were left for the next epoch."""
+    """Whether due timers were left to the next epoch."""
     left: int = 0
-    """Records that a slow step left for the next epoch."""
+    """Records that a slow step left to the next epoch."""
     next_record: int = MAX_TIME
-    """The timestamp of the first record that waits for the watermark (in_order)."""
+    """The timestamp of the first buffered record (in_order)."""
     counters: list[int] = field(default_factory=lambda: [0] * 6)
-    """Rows, bytes, pending watermark and wall timers, holds, records that wait; in the whole interval."""
+    """Rows, bytes, watermark timers, wall timers, holds, buffered records in total."""
     user: dict[str, int] = field(default_factory=dict)
     hot: list[Any] = field(default_factory=list)
-    """[key, records] of the key with the most records, where it has a good part of them."""
+    """[key, records] of the key with the most records, if it is hot."""
     holds_ended: int = 0
-    """Holds that nobody had released when the run ended."""
+    """Holds that were not released when the run ended."""
     weights: dict[int, list[int]] = field(default_factory=dict)
-    """By tablet, in an epoch that weighs: records that came, and bytes of state."""
+    """By tablet, if requested: records, and bytes of state."""
+
+    def mark(self, sequencer: int, filtered: tuple[int, float]) -> IntervalMark:
+        """The part for the watermark authority; ``filtered``: of the filter of IDs."""
+        return IntervalMark(
+            sequencer,
+            self.input,
+            self.low,
+            self.next_timer,
+            self.next_wall,
+            self.oldest_hold,
+            self.more_due,
+            self.counters,
+            self.percentiles,
+            self.left,
+            *filtered,
+            self.next_record,
+            pending=self.pending,
+        )
 
 
 @dataclass
@@ -57,7 +76,9 @@ class IntervalReport:
     nodes: dict[str, NodeReport] = field(default_factory=dict)
     streams: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
-    """By computation: records that its key extractor, which runs at the sender, could not key."""
+    """By computation: records that its key extractor, run at the sender, failed on."""
+    unseen_fields: list[list[Any]] = field(default_factory=list)
+    """News of fields that consumers name: see `millwheel.worker.unseen_fields`."""
     records_in: int = 0
     input_errors: int = 0
     newest: list[list[Any]] = field(default_factory=list)
@@ -65,9 +86,11 @@ class IntervalReport:
     collected: list[bytes] = field(default_factory=list)
     """Batches for sinks in the driver's memory."""
     seconds: float = 0.0
+    home: str = ""
+    """A name of the executor that ran it."""
 
     def to_value(self) -> dict[str, Any]:
-        """As a value that MessagePack carries."""
+        """A value that MessagePack can encode."""
         return {**self.__dict__, "nodes": {name: node.__dict__ for name, node in self.nodes.items()}}
 
     @staticmethod

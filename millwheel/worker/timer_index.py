@@ -1,8 +1,8 @@
 """The timer index and the counters of one computation in one interval.
 
 The index has one entry for each key and kind: its earliest watermark timer, wall timer, or hold. The
-counters of a tablet say how many it has and when the first is due, so that an epoch looks at the index
-of no tablet but those where something is due or changes, however many timers are pending.
+counters of a tablet have their number and the time of the first, so that an epoch reads the index only
+of tablets in which something is due or changes, however many timers are pending.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from millwheel.store.keyspace import (
     TIMER_TIME,
     after,
     counters_key,
+    tablet_near,
     tablets_of,
     time_bytes,
     time_of,
@@ -38,21 +39,25 @@ HOLDS: Final = FIRST_KIND + KIND_HOLD
 _SUMMED: Final = 5
 _FIRST_TIME: Final = _SUMMED  # then the first timer of each clock and the first hold
 _KINDS: Final = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
-WAITING: Final = _FIRST_TIME + len(_KINDS)  # records that wait for the watermark
+WAITING: Final = _FIRST_TIME + len(_KINDS)  # buffered records (in_order)
 FIRST_WAITING: Final = WAITING + 1
-WAITING_TOTAL: Final = _SUMMED  # where `Tablets.totals` has them
+WAITING_TOTAL: Final = _SUMMED  # their position in `Tablets.totals`
 NO_COUNTS: Final = [0] * _SUMMED + [MAX_TIME] * len(_KINDS) + [0, MAX_TIME]
-"""The counters of a tablet that has nothing."""
+"""The counters of an empty tablet."""
 
 
 class Tablets:
-    """Reads the index of an interval, and collects this step's changes to it."""
+    """Reads the index of an interval, and collects the step's changes to it."""
 
-    def __init__(self, computation: int, tablets: range, snapshot: Snapshot) -> None:
+    def __init__(self, computation: int, tablets: range, snapshot: Snapshot, among: int) -> None:
+        """``tablets`` are those of the interval, ``among`` all of the key space."""
         self._computation = computation
+        self._first = tablets.start
+        self.among = among
+        self._behind = 17 - among.bit_length()  # bits of two bytes of a fingerprint, behind the tablet
         self._counters: dict[int, list[int]] = {}
         for key, value in snapshot.scan(*counters_range(computation, tablets)[:2]):
-            self._counters[key[3]] = counters_of(value)
+            self._counters[self.of_key(key)] = counters_of(value)
         self._touched: set[int] = set()
         self._added: list[bytes] = []
         self._removed: set[bytes] = set()
@@ -61,7 +66,7 @@ class Tablets:
         self._prefixes: dict[tuple[int, int], bytes] = {}
 
     def due(self, snapshot: Snapshot, watermark: int, now: int, limit: int) -> tuple[list[bytes], bool]:
-        """The row suffixes of keys with a due timer, ``limit`` at most, and whether there are more."""
+        """The row suffixes of at most ``limit`` due keys; whether there are more."""
         found: dict[bytes, None] = {}
         ranges = self._due_ranges(KIND_WATERMARK, watermark) + self._due_ranges(KIND_WALL, now)
         share = _share(limit, len(ranges))
@@ -74,12 +79,12 @@ class Tablets:
         return list(found), False
 
     def each_due(self, snapshot: Snapshot, watermark: int) -> Iterator[bytes]:
-        """The row suffixes of all keys with a due watermark timer, as `due` has them."""
+        """The row suffixes of all keys with a due watermark timer, as in `due`."""
         for start, stop, _ in self._due_ranges(KIND_WATERMARK, watermark):
             yield from (key[TIMER_SUFFIX:] for key, _ in snapshot.scan(start, stop))
 
     def _due_ranges(self, kind: int, time: int) -> list[Range]:
-        """Where the index has what is due, and at most how much."""
+        """The ranges of the index with due entries, and their largest sizes."""
         ranges: list[Range] = []
         for tablet, counters in self._counters.items():
             if not counters[FIRST_KIND + kind] or counters[_FIRST_TIME + kind] > time:
@@ -90,7 +95,7 @@ class Tablets:
         return ranges
 
     def pending(self, snapshot: Snapshot, kind: int) -> list[tuple[bytes, int]]:
-        """The row suffix of every key that has something of a kind, and when its first is."""
+        """The row suffix of every key with an entry of a kind, and its first time."""
         prefixes = [
             timer_prefix(self._computation, tablet, kind)
             for tablet, counters in self._counters.items()
@@ -103,8 +108,8 @@ class Tablets:
         ]
 
     def change(self, kind: int, suffix: bytes, was: int | None, is_now: int | None) -> None:
-        """A key's earliest timer or hold of a kind, before and after: once for each key and step."""
-        tablet = suffix[0] >> 2
+        """Records a key's earliest timer or hold before and after, once a step."""
+        tablet = (suffix[0] << 8 | suffix[1]) >> self._behind
         place = (tablet, kind)
         prefix = self._prefixes.get(place)
         if prefix is None:
@@ -119,31 +124,39 @@ class Tablets:
                 self._first_added[place] = is_now
 
     def counters(self, tablet: int) -> list[int]:
-        """The counters of a tablet, to be changed."""
+        """The counters of a tablet, for changing."""
         counters = self._counters.get(tablet)
         if counters is None:
             counters = self._counters[tablet] = list(NO_COUNTS)
         self._touched.add(tablet)
         return counters
 
+    def of_key(self, key: bytes) -> int:
+        """The tablet of an entry by computation and tablet."""
+        return tablet_near(key[3], self._first)
+
+    def of_row(self, suffix: bytes) -> list[int]:
+        """The counters of a row's tablet, for changing."""
+        return self.counters((suffix[0] << 8 | suffix[1]) >> self._behind)
+
     def each(self) -> Iterable[tuple[int, list[int]]]:
-        """The counters of every tablet that has some, not to be changed."""
+        """The counters of every tablet that has any, read-only."""
         return self._counters.items()
 
     def first_waiting(self) -> int:
-        """The timestamp of the first record that waits for the watermark; `MAX_TIME` where none does."""
+        """The timestamp of the first buffered record; `MAX_TIME` if there is none."""
         waiting = (counters[FIRST_WAITING] for counters in self._counters.values() if counters[WAITING])
         return min(waiting, default=MAX_TIME)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether records wait for the watermark."""
+        """Whether there are buffered records."""
         return any(counters[WAITING] for counters in self._counters.values())
 
     def next_times(self, snapshot: Snapshot) -> tuple[int, int, int]:
-        """The oldest watermark timer, wall timer and hold that are pending after this step."""
+        """The oldest pending watermark timer, wall timer and hold after this step."""
         prefixes = [timer_prefix(self._computation, tablet, kind) for tablet, kind in self._first_removed]
-        share = _share(len(self._removed), len(prefixes))  # behind those that are gone is the first
+        share = _share(len(self._removed), len(prefixes))  # the first is after the removed ones
         snapshot.prefetch([(prefix, after(prefix), share) for prefix in prefixes])
         for tablet, kind in self._first_removed:
             prefix = timer_prefix(self._computation, tablet, kind)
@@ -164,9 +177,9 @@ class Tablets:
     def entries(
         self, snapshot: Snapshot, kinds: Collection[int], few: int
     ) -> Iterator[tuple[int, int, bytes]]:
-        """Each key's earliest of these kinds after this step, in order: time, kind, row suffix.
+        """Each key's earliest of these kinds after this step: time, kind, suffix.
 
-        ``few``: so many of them will be read, as a rule.
+        ``few``: the expected number of entries that will be read.
         """
         added = sorted(_entry(key) for key in self._added if key[4] in kinds)
         prefixes = [
@@ -185,7 +198,7 @@ class Tablets:
                 yield _entry(key)
 
     def totals(self) -> list[int]:
-        """The counters of the whole interval: those that are sums."""
+        """The summed counters of the whole interval."""
         sums = [0] * (_SUMMED + 1)
         for counters in self._counters.values():
             for index in range(_SUMMED):
@@ -194,10 +207,10 @@ class Tablets:
         return sums
 
     def weights(self, keys: Iterable[str]) -> dict[int, list[int]]:
-        """By tablet: how many of these keys' records there are, and the bytes of its rows."""
+        """By tablet: the number of these keys' records, and the bytes of its rows."""
         counts = Counter(keys)
         found = {tablet: [0, counters[BYTES]] for tablet, counters in self._counters.items()}
-        for count, tablet in zip(counts.values(), tablets_of(list(counts)), strict=True):
+        for count, tablet in zip(counts.values(), tablets_of(list(counts), self.among), strict=True):
             found.setdefault(tablet, [0, 0])[0] += count
         return found
 
@@ -209,12 +222,12 @@ class Tablets:
             yield counters_key(self._computation, tablet), pack_plain(self._counters[tablet])
 
     def deletes(self) -> Iterator[bytes]:
-        """Index entries that are gone."""
+        """Index entries to delete."""
         return iter(self._removed)
 
 
 def counters_of(value: bytes) -> list[int]:
-    """A tablet's counters; those of an earlier version have fewer."""
+    """A tablet's counters; those of an earlier version are fewer."""
     found: list[int] = unpack(value)
     return found + NO_COUNTS[len(found) :]
 
@@ -224,11 +237,11 @@ def _entry(key: bytes) -> tuple[int, int, bytes]:
 
 
 def counters_range(computation: int, tablets: range) -> Range:
-    """Where the counters of tablets stand."""
+    """The range of the store with the counters of tablets."""
     last = counters_key(computation, tablets.stop - 1)
     return counters_key(computation, tablets.start), last + b"\x00", len(tablets) + 1
 
 
 def _share(entries: int, ranges: int) -> int:
-    """Of entries that spread evenly over ranges, as many as one of them has, and room for chance."""
+    """The expected number of entries in one of several ranges, with a margin."""
     return 2 * entries // max(ranges, 1) + 16

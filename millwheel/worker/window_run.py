@@ -1,8 +1,8 @@
-"""Runs a computation with a folding: a row for each tablet and window, no hook for each record.
+"""Runs a computation with a folding: a row for each tablet and window.
 
-What comes is grouped by key and window, merged with the rows of the windows that it touches, and written
-back; of windows that the watermark has reached the row is read, emitted as one batch, and deleted. See
-``docs/mechanisms/columns.md``.
+Arrivals are grouped by key and window, merged with the rows of their windows, and written back; no hook
+runs for single records. When the watermark reaches a window, its row is read, emitted as one batch, and
+deleted. See ``docs/mechanisms/columns.md``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 
 from millwheel.errors import CodecError, StoreError, UserCodeError
 from millwheel.model.batch import RecordBatch
-from millwheel.model.codec import pack
+from millwheel.model.emitted import Emitted, Results, Span
 from millwheel.model.folding import Folded, Folding
-from millwheel.model.keys import TABLETS, key_text
+from millwheel.model.keys import key_text
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME, WATERMARK
 from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
-from millwheel.store.keyspace import KIND_WATERMARK, row_prefix, tablets_of
+from millwheel.store.keyspace import KIND_WATERMARK, row_prefix, tablet_of
 from millwheel.store.row import encode_row, row_parts
 from millwheel.store.windows import (
     END,
@@ -36,7 +36,7 @@ from millwheel.store.windows import (
     windows_in,
 )
 from millwheel.worker.budget import Budget
-from millwheel.worker.context import HookContext
+from millwheel.worker.context import HookContext, user_error
 from millwheel.worker.grouping import (
     BeforeTime,
     Column,
@@ -44,7 +44,7 @@ from millwheel.worker.grouping import (
     Partials,
     Spread,
     Unmerged,
-    codes_of,
+    cells,
     column_of,
     counted,
     folded_numbers,
@@ -56,19 +56,20 @@ from millwheel.worker.grouping import (
     spread,
     windows_of,
 )
-from millwheel.worker.inbox import Arrivals, SeenIds
-from millwheel.worker.keyed import hot_key, user_error
+from millwheel.worker.inbox import Arrivals
+from millwheel.worker.key_codes import codes_of, number_of, tablets_in
+from millwheel.worker.keyed import hot_key
 from millwheel.worker.partials import Sent, received
 from millwheel.worker.report import NodeReport
+from millwheel.worker.seen_ids import SeenIds
 from millwheel.worker.timer_index import BYTES, ROWS, WATERMARK_TIMERS, Tablets
-from millwheel.worker.window_values import json_values, packed_values
 
-_PIECE = 256  # records between two looks at the clock, where a user's own function reads their fields
+_PIECE = 256  # records between two readings of the clock, if a user's function reads their fields
 
 
 @dataclass
 class _Stored:
-    """The row of a window as the store has it."""
+    """The stored row of a window."""
 
     data: bytes
     keys: int
@@ -76,7 +77,7 @@ class _Stored:
 
 
 class WindowRun:
-    """One computation, one interval, one epoch. Changes are collected in ``puts`` and ``deletes``.
+    """One computation, interval and epoch; collects ``puts`` and ``deletes``.
 
     Each key and window is in one row, and each row has an entry in the timer index, which counts its keys.
     """
@@ -103,20 +104,20 @@ class WindowRun:
         self._sent: list[Sent] = []
         self._fires = True
         self.left: list[int] = []
-        """The positions of records that the budget did not reach."""
+        """The positions of records beyond the budget."""
         self.report = NodeReport()
         self.puts: list[tuple[bytes, bytes]] = []
         self.deletes: list[bytes] = []
         self.diverted: list[tuple[str, RecordBatch]] = []
 
     def take(self, folding: Folding, blobs: Iterable[bytes], *, fires: bool) -> None:
-        """Says what the computation computes, and gives what came in the place of records.
+        """Sets the folding, and the partial aggregates that arrived in place of records.
 
-        Without ``fires`` no window closes: of a sender's records for this epoch more are to come.
+        Without ``fires`` no window closes: a sender has more records for this epoch.
         """
         self._fires = fires
         self._folding = folding
-        self._sent = list(map(received, blobs))
+        self._sent = [received(blob, self._tablets.among) for blob in blobs]
 
     def run(
         self,
@@ -126,12 +127,12 @@ class WindowRun:
         order: random.Random | None,
         ordered: Any = None,
     ) -> None:
-        """Takes up what came, in whatever order, and closes the windows that are due."""
+        """Merges the arrivals, in any order, and closes the windows that are due."""
         report, context = self.report, self._context
         due: list[bytes] = []
         if self._fires:
             due, report.more_due = self._tablets.due(snapshot, self._after, MIN_TIME, due_limit)
-        if report.more_due:  # rows by key come first, also those that are not among the first in the index
+        if report.more_due:  # rows by key come first, also those that are late in the index
             by_key = (row for row in self._tablets.each_due(snapshot, self._after) if not is_window(row))
             due = list(itertools.islice(by_key, due_limit)) or due
         parts = [part for part in self._grouped(arrivals) if len(part.keys)]
@@ -147,26 +148,23 @@ class WindowRun:
             old = [suffix for suffix in due if not is_window(suffix)]
             if old:
                 parts += self._taken_over(snapshot, old)
-                fires = fires and not report.more_due  # some of a window's keys may still have such rows
+                fires = fires and not report.more_due  # some keys of a window may still have rows by key
             self._merge(snapshot, arrivals, parts, due, due_limit, order, fires=fires)
         report.left = len(self.left)
         report.user = context.counts
         report.produced = sum(len(output) for output in context.outputs.values())
-        for output in context.outputs.values():
-            if output.timestamps and min(output.timestamps) < self._low_before:
-                report.produced_late += sum(time < self._low_before for time in output.timestamps)
 
     def weights(self, weights: dict[int, list[int]]) -> dict[int, list[int]]:
-        """Adds the records behind partial aggregates to the counts of records by tablet."""
+        """Adds the records of partial aggregates to the counts by tablet."""
         for sent in self._sent:
-            counts = np.zeros(256, np.int64)
+            counts = np.zeros(self._tablets.among, np.int64)
             np.add.at(counts, sent.partials.tablets, sent.partials.records)
             for tablet in np.flatnonzero(counts).tolist():
                 weights.setdefault(tablet, [0, 0])[0] += int(counts[tablet])
         return weights
 
     def _grouped(self, arrivals: Arrivals) -> Iterator[Partials]:
-        """The records that came one by one, as partial aggregates; past the budget, the rest is left."""
+        """Aggregates the records that arrived one by one, within the budget."""
         positions: list[int] = list(range(len(arrivals.keys)))
         if not positions:
             return
@@ -191,7 +189,7 @@ class WindowRun:
             piece = fresh
         keys = list(map(arrivals.keys.__getitem__, piece))
         times = list(map(arrivals.timestamps.__getitem__, piece))
-        names, codes = codes_of(keys)
+        names, fingerprints, codes = codes_of(keys)
         try:
             mine = spread(folding, np.array(times, np.int64), self._before)
         except BeforeTime as found:
@@ -203,11 +201,11 @@ class WindowRun:
         at, starts, groups = grouped(codes[mine.records], mine.starts, folding)
         reading = _Reading(self._context, arrivals, piece, mine, self._before)
         columns = [reading.column(folded, groups, len(at)) for folded in folding.folds]
-        tablets = np.array(tablets_of(names), np.uint8)
-        return Partials(names, tablets, counted(codes, len(names)), at, starts, columns)
+        tablets = tablets_in(fingerprints, self._tablets.among)
+        return Partials(names, tablets, counted(codes, len(names)), at, starts, columns, fingerprints)
 
     def _taken_over(self, snapshot: Snapshot, suffixes: list[bytes]) -> Iterator[Partials]:
-        """Rows by key that an earlier version left: their windows, whose rows they become a part of."""
+        """Converts rows by key of an earlier version to rows of their windows."""
         rows = snapshot.get_each([self._prefix + suffix for suffix in suffixes])
         for suffix, data in zip(suffixes, rows, strict=True):
             assert data is not None, "the index has no entry without a row"
@@ -217,7 +215,7 @@ class WindowRun:
             if windows is None:
                 raise StoreError(OTHER_FORM.format(self._context.node.name))
             self.deletes.append(self._prefix + suffix)
-            counters = self._tablets.counters(suffix[0] >> 2)
+            counters = self._tablets.of_row(suffix)
             counters[ROWS] -= 1
             counters[BYTES] -= len(data)
             counters[WATERMARK_TIMERS] -= len(timers)
@@ -228,7 +226,7 @@ class WindowRun:
             ]
             yield Partials(
                 [key],
-                np.array([suffix[0] >> 2], np.uint8),
+                np.array([tablet_of(suffix, self._tablets.among)], number_of(self._tablets.among)),
                 np.zeros(1, np.int64),
                 np.zeros(len(windows), np.int64),
                 np.array(list(windows), np.int64),
@@ -246,9 +244,10 @@ class WindowRun:
         *,
         fires: bool,
     ) -> None:
-        """Merges what came with the rows that it touches, and those with it that are due."""
-        touched = {pair for part in parts for pair in windows_of(self._folding, part)}
-        wanted = touched | {window_of(suffix) for suffix in due if fires and is_window(suffix)}
+        """Merges the arrivals with the rows of their windows, and with rows that are due."""
+        among = self._tablets.among
+        touched = {pair for part in parts for pair in windows_of(self._folding, part, among)}
+        wanted = touched | {window_of(suffix, among) for suffix in due if fires and is_window(suffix)}
         stored = self._load(snapshot, sorted(wanted))
         if not parts and not stored:
             return
@@ -258,22 +257,24 @@ class WindowRun:
             raise self._failed(error, arrivals) from error.cause
         self._look_for_hot(whole)
         if not len(whole.places):
-            return  # all of it came too late
+            return  # all of it was late
         tablets = whole.tablets[whole.places]
+        mixed = np.arange(among, dtype=number_of(among))
         if order is not None:
-            mixed = list(range(256))
-            order.shuffle(mixed)
-            arranged = np.lexsort((whole.starts, np.array(mixed)[tablets]))
-        else:
-            arranged = np.lexsort((whole.starts, tablets))
+            shuffled = mixed.tolist()
+            order.shuffle(shuffled)
+            mixed = np.array(shuffled, number_of(among))
+        # By window first: what one window emits then stands together, whatever its tablet.
+        arranged = np.argsort(cells(self._folding, mixed[tablets], whole.starts, among), kind="stable")
         tablets, starts = tablets[arranged], whole.starts[arranged]
-        keys = [whole.keys[place] for place in whole.places[arranged].tolist()]
+        names = np.array(whole.keys, object)[whole.places[arranged]]
         columns = [column.pick(arranged) for column in whole.columns]
         changes = np.flatnonzero((np.diff(starts) != 0) | (np.diff(tablets) != 0)) + 1
         bounds = [0, *changes.tolist(), len(starts)]
-        # Where the index has more than was read of it, what lies behind may have an earlier window's row.
-        known = window_of(due[-1]) if self.report.more_due and due else (TABLETS, 0)
+        # If the index was not read to its end, the rest may have an earlier window's row.
+        known = window_of(due[-1], among) if self.report.more_due and due else (among, 0)
         fired = 0
+        emitted: list[slice] = []
         for first, last in itertools.pairwise(bounds):
             tablet, start = int(tablets[first]), int(starts[first])
             end = min(start + self._folding.size, MAX_TIME)
@@ -282,27 +283,33 @@ class WindowRun:
             is_due = fires and end <= self._after
             if is_due and fired < due_limit and (tablet, start) <= known:
                 fired += last - first
-                self._emit(start, keys[mine], [column.cut(mine) for column in columns])
+                emitted.append(mine)
                 self._replace(tablet, start, end, row, None, 0)
                 continue
             self.report.more_due |= is_due
             if (tablet, start) in touched:
-                data = self._encoded(start, end, keys[mine], [column.cut(mine) for column in columns])
+                own = [column.cut(mine) for column in columns]
+                data = self._encoded(start, end, names[mine].tolist(), own)
                 self._replace(tablet, start, end, row, data, last - first)
         self.report.timers += fired
+        if fired == len(starts):
+            self._emit(names.tolist(), starts, columns)
+        elif fired:
+            places = np.concatenate([np.arange(mine.start, mine.stop) for mine in emitted])
+            self._emit(names[places].tolist(), starts[places], [column.pick(places) for column in columns])
 
     def _failed(self, error: Unmerged, arrivals: Arrivals) -> UserCodeError:
-        """What could not be merged, with a record of the key that came in this epoch."""
+        """The error of a merge, with a record of the key from this epoch."""
         context = self._context
         for position, key in enumerate(arrivals.keys):
             if key == error.key:
                 return _with_record(context, arrivals, position, self._before, error.cause)
-        context.key, context.hand = error.key, None  # its sender has added up its records
+        context.key, context.hand = error.key, None  # its sender has aggregated its records
         return user_error(context, error.cause)
 
     def _load(self, snapshot: Snapshot, pairs: list[tuple[int, int]]) -> dict[tuple[int, int], _Stored]:
-        """The rows of windows, of those that have one."""
-        suffixes = [window_suffix(tablet, start) for tablet, start in pairs]
+        """The rows of windows, if they have one."""
+        suffixes = [window_suffix(tablet, start, self._tablets.among) for tablet, start in pairs]
         found = snapshot.get_each([self._prefix + suffix for suffix in suffixes])
         stored = {}
         for pair, data in zip(pairs, found, strict=True):
@@ -314,7 +321,7 @@ class WindowRun:
             count = len(row.keys)
             partials = Partials(
                 row.keys,
-                np.full(count, pair[0], np.uint8),
+                np.full(count, pair[0], number_of(self._tablets.among)),
                 np.zeros(count, np.int64),
                 np.arange(count),
                 np.full(count, pair[1], np.int64),
@@ -339,10 +346,11 @@ class WindowRun:
     def _replace(
         self, tablet: int, start: int, end: int, row: _Stored | None, data: bytes | None, keys: int
     ) -> None:
-        """Puts a window's row in the place of the one that was there; None: there is none any more."""
-        suffix, tablets = window_suffix(tablet, start), self._tablets
+        """Replaces a window's row; None: deletes it."""
+        tablets = self._tablets
+        suffix = window_suffix(tablet, start, tablets.among)
         if row is None and data is None:
-            return  # it came and went within the epoch
+            return  # created and deleted within the epoch
         counters = tablets.counters(tablet)
         counters[WATERMARK_TIMERS] += keys - (row.keys if row is not None else 0)
         counters[BYTES] += len(data or b"") - (len(row.data) if row is not None else 0)
@@ -356,41 +364,42 @@ class WindowRun:
             counters[ROWS] += 1
             tablets.change(KIND_WATERMARK, suffix, None, end)
 
-    def _emit(self, start: int, keys: list[str], columns: list[Column]) -> None:
-        """Produces a window's records: one for each key."""
+    def _emit(self, keys: list[str], starts: Numbers, columns: list[Column]) -> None:
+        """Produces the records of windows that end: one for each key, by start."""
         folding = self._folding
-        end = start + folding.size
-        try:
-            results = [c.results(folded) for c, folded in zip(columns, folding.folds, strict=True)]
-        except Exception as error:
-            raise self._without_result(end, keys, columns, error) from error
-        output = self._context.outputs[folding.stream]
-        lines = None if output.values else json_values(folding, start, keys, results)
-        if lines is not None:
-            if output.json is None:
-                output.json, output.packed, output.own_json = [], False, True
-            output.json += lines
-        else:
-            if output.json is not None:  # before this one all windows had a form in JSON
-                output.values = list(map(pack, output.objects()))
-                output.json, output.packed, output.own_json = None, True, False
+        changes = np.flatnonzero(np.diff(starts)) + 1
+        bounds = [0, *changes.tolist(), len(starts)]
+        spans = [
+            Span(int(starts[first]), int(starts[first]) + folding.size, last - first)
+            for first, last in itertools.pairwise(bounds)
+        ]
+        results = []
+        for column, folded in zip(columns, folding.folds, strict=True):
             try:
-                output.values += packed_values(folding, start, keys, results)
+                found = column.results(folded)
+            except Exception as error:
+                raise self._without_result(starts, keys, columns, error) from error
+            try:
+                results.append(found if isinstance(found, Results) else Results.of(found))
             except Exception as error:
                 raise CodecError(
                     f"computation {self._context.node.name!r}, stream {folding.stream!r}: a value of the "
-                    f"window that begins at {start} cannot be encoded: {error}"
+                    f"windows from {spans[0].start} to {spans[-1].end} cannot be encoded: {error}"
                 ) from error
-        output.timestamps += [min(end - 1, MAX_TIME)] * len(keys)
-        output.keys += keys  # type: ignore[operator]  # productions have keys
+        output = self._context.outputs[folding.stream]
+        output.windows = Emitted([folded.name for folded in folding.folds])
+        output.windows.add(keys, spans, results)
+        output.timestamps = output.windows.timestamps()
+        output.keys = output.windows.keys
+        self.report.produced_late = sum(span.records for span in spans if span.timestamp < self._low_before)
 
     def _without_result(
-        self, end: int, keys: list[str], columns: list[Column], error: Exception
+        self, starts: Numbers, keys: list[str], columns: list[Column], error: Exception
     ) -> UserCodeError:
-        """What an aggregate raised at the end of a window, with the key that it was for."""
+        """The error of an aggregate at the end of a window, with its key."""
         context, folds = self._context, self._folding.folds
-        context.hand = Timer(END, end, WATERMARK)
         for place, context.key in enumerate(keys):
+            context.hand = Timer(END, int(starts[place]) + self._folding.size, WATERMARK)
             try:
                 for column, folded in zip(columns, folds, strict=True):
                     column.cut(slice(place, place + 1)).results(folded)
@@ -399,14 +408,14 @@ class WindowRun:
         return user_error(context, error)
 
     def _look_for_hot(self, whole: Partials) -> None:
-        """Finds the key with the most records, where it has a good part of them."""
+        """Finds the key with the most records, if it is hot."""
         if len(whole.records):
             most = int(whole.records.argmax())
             self.report.hot = hot_key(whole.keys[most], int(whole.records[most]), int(whole.records.sum()))
 
 
 class _Reading:
-    """Reads fields of records: as numbers, or one by one where that cannot be."""
+    """Reads fields of records: as numbers, or one by one if that is impossible."""
 
     def __init__(
         self, context: HookContext, arrivals: Arrivals, piece: list[int], mine: Spread, before: int
@@ -441,7 +450,7 @@ class _Reading:
         return Column(so_far)
 
     def _read(self, folded: Folded) -> list[Any]:
-        """The field of each record that is in a window; a user's own function may raise anything."""
+        """The field of each record in a window; a user's function may raise anything."""
         assert folded.read is not None
         if self._values is None:
             self._values = [self._arrivals.value(position) for position in self._piece]
@@ -460,7 +469,7 @@ class _Reading:
 def _with_record(
     context: HookContext, arrivals: Arrivals, position: int, before: int, error: Exception
 ) -> UserCodeError:
-    """What went wrong with a record that came."""
+    """The error of a record that arrived."""
     value, time, key = arrivals.value(position), arrivals.timestamps[position], arrivals.keys[position]
     context.key = key
     context.hand = Record(value, time, key, arrivals.streams[position], arrivals.id(position), time < before)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-    "optional-dependencies"
-]
+from tests.architecture.project import ROOT, project
+
+EXTRAS: dict[str, list[str]] = project()["optional-dependencies"]
 _NAMED = re.compile(r"millwheel-spark\[([a-z0-9_,]+)\]")
 
 
@@ -29,7 +27,7 @@ def _package() -> list[Path]:
 
 
 def test_all_has_what_each_extra_has() -> None:
-    tools = {"dev", "docs", "bench", "dist", "all"}
+    tools = {"dev", "docs", "bench", "dist", "matrix", "all"}
     wanted = {need for name, needs in EXTRAS.items() if name not in tools for need in needs}
     assert wanted == set(EXTRAS["all"])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cache import _judged
+from benchmarks.cache import judged
 
 
 def _run(database: float, results: int = 7) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def _run(database: float, results: int = 7) -> dict[str, Any]:
 )
 def test_one_lucky_turn_decides_nothing(turns: list[tuple[float, float]], saved: float, passed: bool) -> None:
     pairs = [(_run(base), _run(best)) for base, best in turns]
-    job = _judged([*pairs[0]], pairs)
+    job = judged([*pairs[0]], pairs)
     assert job["saved_of_the_database"] == pytest.approx(saved)
     assert job["saved_of_all"] == pytest.approx(saved)
     assert job["passed"] is passed
@@ -32,4 +32,4 @@ def test_one_lucky_turn_decides_nothing(turns: list[tuple[float, float]], saved:
 
 def test_other_results_are_no_saving() -> None:
     pairs = [(_run(4.0), _run(1.0)), (_run(4.0), _run(1.0, results=6))]
-    assert not _judged([*pairs[0]], pairs)["passed"]
+    assert not judged([*pairs[0]], pairs)["passed"]

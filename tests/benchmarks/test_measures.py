@@ -7,9 +7,21 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks import data, growth, guarantees, latency, path, profile, recovery, sweeps
-from benchmarks.__main__ import NAMES, catalogue
+from benchmarks import counted, data, growth, guarantees, latency, path, profile, recovery, sweeps
+from benchmarks.__main__ import NAMES, catalogue, main
 from benchmarks.pace import Pace
+from benchmarks.pipelines import windows
+
+
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_every_benchmark_has_its_help(
+    name: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", *([name] if name else []), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "--quick" in capsys.readouterr().out
 
 
 def test_every_benchmark_is_in_the_catalogue_with_what_it_measures() -> None:
@@ -46,7 +58,7 @@ def test_the_histogram_of_figure_13_has_every_record() -> None:
     [
         ("/any/millwheel/worker/route.py", "_keys", "extract"),
         ("/any/millwheel/worker/route.py", "send", "route"),
-        ("/any/millwheel/store/lmdb/environment.py", "get_each", "load"),
+        ("/any/millwheel/store/lmdb/lmdb_snapshot.py", "get_each", "load"),
         ("/any/millwheel/store/lmdb/lmdb_store.py", "write", "write"),
         ("/any/millwheel/sinks/jsonlines.py", "write_columns", "write"),
         ("/any/millwheel/master/journal.py", "commit", "commit"),
@@ -79,8 +91,16 @@ def test_the_parts_of_a_profile_are_the_whole(tmp_path: Path) -> None:
     source = data.generate(tmp_path / "in", keys=200, records=20_000, files=2)
     found = profile.profile(source, tmp_path / "run")
     assert found["records"] == 20_001
+    assert counted.of_computation(tmp_path / "run" / "out") == counted.truth(source)
     assert found["cpu"]["user code"] > 0
     assert sum(found["cpu"].values()) <= found["cpu_microseconds"] * 1.05
+
+
+def test_windows_of_operators_are_the_right_ones_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = data.generate(tmp_path / "in", keys=200, records=20_000, files=2)
+    monkeypatch.setattr(windows, "pipeline", windows.operators)
+    profile.profile(source, tmp_path / "run")
+    assert counted.of_operators(tmp_path / "run" / "out") == counted.truth(source)
 
 
 @pytest.mark.spark

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page, tables
+from benchmarks import page, results, tables
 
 RESULT = {
     "machine": {"cores": 2, "memory_gb": 24, "python": "3.11.7"},
@@ -29,6 +29,7 @@ def test_a_table_has_its_command_machine_versions_date_and_data(tmp_path: Path) 
     assert "| First | 93 ms | 27 ms |" in text
     assert "`python -m benchmarks lag`, 2026-11-15, 2 cores, 24 GB, Python 3.11.7, pyspark 4.3.0" in text
     assert "(figures/lag.json)" in text
+    assert "busy" not in text
     assert "old" not in text
     assert text.startswith("Before.\n")
     assert text.endswith("<!-- end -->\nAfter.\n")
@@ -69,3 +70,49 @@ def test_every_table_renders_what_its_benchmark_writes() -> None:
     for name in kept:
         result = json.loads((page.FIGURES / f"{name}.json").read_text())
         assert tables.table(name, result).strip()
+
+
+def test_figures_of_other_code_are_listed_with_their_dates(tmp_path: Path) -> None:
+    (tmp_path / "lag.json").write_text(json.dumps({**RESULT, "revision": "abc", "code": "1"}))
+    (tmp_path / "idle.json").write_text(json.dumps({"machine": {}}))
+    moments = {
+        "millwheel": {"date": "2026-11-18", "revision": "def", "code": "2"},
+        "Bytewax": {"date": "2026-11-17", "revision": "abc", "code": "1"},
+    }
+    (tmp_path / "field.json").write_text(json.dumps({"revision": "def", "code": "2", "measured": moments}))
+    assert page.older(["lag", "idle", "field", "growth"], tmp_path, "2") == [
+        "lag: 2026-11-15, revision abc",
+        "idle: no date, revision not recorded",
+        "field: Bytewax: 2026-11-17, revision abc",
+        "growth: not measured",
+    ]
+    assert page.older(["lag"], tmp_path, "1") == []
+    # Code with changes that are not committed has no hash, and nothing was measured with it.
+    assert page.older(["lag"], tmp_path, "") == ["lag: 2026-11-15, revision abc"]
+
+
+def test_a_result_has_the_revision_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"rev-parse --short=10 HEAD": "abc", "rev-parse HEAD:millwheel": "123"}
+
+    def measured() -> dict[str, str]:
+        results.measured_code.cache_clear()
+        try:
+            return results.measured_code()
+        finally:
+            results.measured_code.cache_clear()
+
+    monkeypatch.setattr(results, "git", lambda *arguments: said.get(" ".join(arguments), ""))
+    assert measured() == {"revision": "abc", "code": "123"}
+    said["status --porcelain -- millwheel"] = " M millwheel/run.py"
+    assert measured() == {"revision": "abc with changes", "code": ""}
+    said.clear()
+    assert measured() == {"revision": "unknown", "code": ""}
+
+
+def test_a_table_says_how_busy_the_machine_was_and_what_else_is_to_be_known(tmp_path: Path) -> None:
+    machine = {**RESULT["machine"], "busy_before": 3.4}  # type: ignore[dict-item]
+    result = {**RESULT, "machine": machine, "note": "Taken with 20 files a second."}
+    (tmp_path / "lag.json").write_text(json.dumps(result))
+    text = page.rendered("<!-- figures: lag -->\n<!-- end -->", tmp_path)
+    assert "2 cores, 3% of them busy with other work before the run, 24 GB" in text
+    assert "\n\nTaken with 20 files a second.\n\n" in text

@@ -79,10 +79,10 @@ class Running:
         self.store: Store = memory
         memory.shards = [Asked(shard, self.asked) for shard in memory.all_shards[1:]]  # type: ignore[arg-type]
         self._now = 0
-        self._driver = Driver(
+        self.driver = Driver(
             graph, memory, Options(slots=1, step_budget=1e9), clock=lambda: self._now, owner="a test"
         )
-        self._workers = [Worker(graph, self._driver.numbers, memory, cache=cache) for cache in caches]
+        self.workers = [Worker(graph, self.driver.numbers, memory, cache=cache) for cache in caches]
         self._turn = 0
         self.job = None
 
@@ -90,21 +90,21 @@ class Running:
         """One epoch on the next worker; gives what the store was asked in it."""
         self.fed.records += [mw.Record(key=key, value=value, timestamp=time) for key, value, time in records]
         self.fed.watermark = watermark
-        plan = self._driver.next_plan(Mode.FORCED)
+        plan = self.driver.next_plan(Mode.FORCED)
         assert plan is not None
         self.asked.clear()
-        self._driver.run(plan, self)
+        self.driver.run(plan, self)
         return Counter(self.asked)
 
     def execute(self, plan: Plan) -> list[Frame]:
         self._turn += 1
-        return run_epoch(self._workers[self._turn % len(self._workers)], plan)
+        return run_epoch(self.workers[self._turn % len(self.workers)], plan)
 
     def close(self) -> None:
         """Nothing is held."""
 
     def report(self) -> Report:
-        return self._driver.report()
+        return self.driver.report()
 
 
 class Fed(mw.Injector):

@@ -52,7 +52,7 @@ def test_a_worker_that_comes_later_reads_once_and_then_no_more() -> None:
     running = Running(Windows(), [first])
     running.epoch(*_records(1), watermark=0)
     running.epoch(*_records(2), watermark=0)
-    running._workers[0].cache = second
+    running.workers[0].cache = second
     assert running.epoch(*_records(3), watermark=0)["R"] == len(KEYS)
     assert running.epoch(*_records(4), watermark=0)["R"] == 0
 

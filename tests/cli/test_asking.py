@@ -153,7 +153,7 @@ def test_a_pipeline_changes_and_stops_at_the_word_of_other_processes(project: Pr
 
     status, out, err = project.call("apply", "changing_module:other_keys")
     assert status == 1
-    assert "the key extractor was by('query') and is to be by('i')" in err
+    assert "the key extractor was by('query') and now is by('i')" in err
     status, out, err = project.call("store", "forget", "Doubled")
     assert status == 1
     assert "is in the pipeline that runs" in err

@@ -67,7 +67,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("counting", "named MODULE:FACTORY"),
         ("no_such_module:pipeline", "there is no module 'no_such_module'"),
         ("counting_module:nothing", "has no 'nothing'"),
-        ("counting_module:number", "gave 7, not a millwheel.Pipeline"),
+        ("counting_module:number", "returned 7, not a millwheel.Pipeline"),
     ],
 )
 def test_a_wrong_name_of_a_pipeline_says_what_is_wrong(

@@ -98,7 +98,7 @@ class TestAState:
     def test_bytes_that_another_codec_wrote_are_told(self) -> None:
         h = _harness(mw.codecs.json)
         h.send("in", 1, timestamp=0, key="k")
-        row = row_prefix(h._driver.numbers["Keeps"]) + row_suffix("k")
+        row = row_prefix(h.driver.numbers["Keeps"]) + row_suffix("k")
         h.store.shards[0].write([(row, b"\x00not json")])
         with pytest.raises(
             mw.UserCodeError, match=r"computation 'Keeps', key 'k'.*cannot read the stored state"
@@ -164,7 +164,7 @@ class TestAProduction:
         assert h.output("out") == []
         (diverted,) = h.output("C.errors")
         assert diverted.value["value"] == 1
-        assert "is not what MessagePack carries" in diverted.value["error"]
+        assert "cannot be encoded in MessagePack" in diverted.value["error"]
 
     def test_the_next_production_is_not_harmed_by_one_that_failed(self) -> None:
         def on_record(c: mw.Computation, record: mw.Record) -> None:

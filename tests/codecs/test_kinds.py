@@ -31,7 +31,7 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-class Text(enum.StrEnum):
+class Text(str, enum.Enum):
     A = "a"
 
 
@@ -51,7 +51,7 @@ class Kept:
     seen: frozenset[str] = field(default_factory=frozenset)
 
 
-UTC = datetime.UTC
+UTC = datetime.timezone.utc
 PLAIN: list[Any] = [
     {},
     {"a": [1, 2.5, "x", b"y", None, True]},
@@ -204,7 +204,7 @@ class Zone(datetime.tzinfo):
         (MySet(), "a MySet would come back as a set"),
         (defaultdict(lambda: 7), "a defaultdict of .* setdefault"),
         (datetime.datetime(2026, 1, 1, tzinfo=Zone()), "the time zone .* cannot be written"),
-        (object(), r"a object is not what MessagePack carries: use .*codecs\.pickle"),
+        (object(), r"a object cannot be encoded in MessagePack: use .*codecs\.pickle"),
         (2**64, "more than 64 bits"),
     ],
 )

@@ -28,7 +28,7 @@ SASL = {
     "sasl.password": SECRET,
 }
 
-NO_SECRET = {"Files", "Generator", "Message", "Records", "SparkStream", "SparkTable"} | {
+NO_SECRET = {"Files", "Generator", "Message", "OrderedFiles", "Records", "SparkStream", "SparkTable"} | {
     "Callback",
     "Collect",
     "JsonLines",
@@ -79,6 +79,14 @@ FAILING: dict[str, tuple[Callable[[], Any], Callable[[Any, Path], None]]] = {
         _inject,
     ),
     "injectors.Http": (lambda: mw.injectors.Http(1, host="203.0.113.1", token=SECRET), _inject),
+    "injectors.PostgresChanges": (
+        lambda: mw.injectors.PostgresChanges(f"postgresql://me:{SECRET}@127.0.0.1:1/db", "p"),
+        _inject,
+    ),
+    "injectors.PostgresChanges with a password in its parameters": (
+        lambda: mw.injectors.PostgresChanges(f"postgresql://127.0.0.1:1/db?password={SECRET}", "p"),
+        _inject,
+    ),
     "sinks.Delta": (
         lambda: mw.sinks.Delta(f"s3://bucket/table?endpoint=http://127.0.0.1:1&region=x&secret={SECRET}"),
         _sink,

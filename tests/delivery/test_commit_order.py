@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,15 +15,16 @@ import millwheel as mw
 from millwheel.errors import FencedError
 from millwheel.model.codec import pack
 from millwheel.model.graph import build
+from millwheel.store.base import Get
 from millwheel.store.keyspace import checkpoint_key, interval_key
 from millwheel.store.memory import MemoryStore
 from millwheel.worker.commit import (
     AlreadyCommitted,
-    Deferred,
     DeferredWrites,
     EpochMoved,
     Outcome,
     StepCommit,
+    StepWrite,
     commit_compact,
     committed,
     touched,
@@ -36,7 +39,8 @@ class Died(Exception):
 
 
 def plan_of(levels: int, epoch: int = 1, sequencer: int = 1) -> Plan:
-    intervals = tuple((Interval(0, 64, 0, 0, sequencer),) for _ in range(levels))
+    """Each level is in a shard of its own, so that no two are one transaction."""
+    intervals = tuple((Interval(0, 64, 0, level, sequencer),) for level in range(levels))
     values: dict[str, Any] = {key: {} for key in ("sources", "ignored", "before", "lows", "holds")}
     return Plan(
         epoch=epoch,
@@ -57,12 +61,21 @@ def steps_of(store: MemoryStore, plan: Plan) -> list[StepCommit]:
     return [StepCommit(store, plan, level, part[0]) for level, part in enumerate(plan.intervals, 1)]
 
 
-def write(step: StepCommit) -> None:
+def write_of(step: StepCommit, begin: Callable[[], None] = lambda: None) -> StepWrite:
+    """The write of a step; ``begin`` is called when it begins."""
     outcome = Outcome({}, [], [], {"level": step.level})
     entry = pack([step.interval.sequencer, step.plan.epoch])
-    step.write(
-        [(interval_key(step.level, 0), entry), (checkpoint_key(step.level, 0), outcome.to_bytes())], []
-    )
+    puts = [(interval_key(step.level, 0), entry), (checkpoint_key(step.level, 0), outcome.to_bytes())]
+
+    def guard(get: Get) -> None:
+        begin()
+        step.guard(get)
+
+    return StepWrite(step.plan.epoch, step.level, step.shard, puts, [], guard, lambda: None)
+
+
+def write(step: StepCommit) -> None:
+    write_of(step).make()
 
 
 @given(levels=st.integers(1, 5), weak=st.sets(st.integers(1, 5)), dies=st.integers(0, 7))
@@ -71,7 +84,7 @@ def test_a_compact_epoch_commits_strong_levels_from_the_first_and_weak_ones_from
 ) -> None:
     """Wherever it ends: no strong level without its strong senders, no weak one before all that follow."""
     weak = {level for level in weak if level <= levels}
-    store, plan = MemoryStore(1), plan_of(levels)
+    store, plan = MemoryStore(8), plan_of(levels)
     done: list[Any] = []
 
     def then(what: Any) -> None:
@@ -81,12 +94,7 @@ def test_a_compact_epoch_commits_strong_levels_from_the_first_and_weak_ones_from
 
     writes = DeferredWrites()
     for step in steps_of(store, plan):
-
-        def commit(step: StepCommit = step) -> None:
-            then(step.level)
-            write(step)
-
-        writes.add(Deferred(plan.epoch, step.level, commit))
+        writes.add(write_of(step, partial(then, step.level)))
     with contextlib.suppress(Died):
         commit_compact(plan, writes.take(plan.epoch), sorted(weak), lambda: then("sinks"))
     strong = [level for level in range(1, levels + 1) if level not in weak]
@@ -98,12 +106,11 @@ def test_a_compact_epoch_commits_strong_levels_from_the_first_and_weak_ones_from
 
 
 def test_a_write_that_another_attempt_has_made_begins_a_compact_epoch_again() -> None:
-    store, plan = MemoryStore(1), plan_of(2)
+    store, plan = MemoryStore(2), plan_of(2)
     first, second = steps_of(store, plan)
     write(first)
-    deferred = [Deferred(1, step.level, lambda step=step: write(step)) for step in (second, first)]  # type: ignore[misc]
     with pytest.raises(EpochMoved):
-        commit_compact(plan, deferred, (), lambda: None)
+        commit_compact(plan, [write_of(second), write_of(first)], (), lambda: None)
     assert not committed(store, plan, [2])
     assert first.answer().report == {"level": 1}
 
@@ -122,8 +129,9 @@ def test_a_step_is_written_once_and_by_its_owner_alone() -> None:
 
 def test_writes_of_older_epochs_are_dropped_and_those_of_earlier_levels_wait() -> None:
     writes = DeferredWrites()
+    store = MemoryStore(4)
     for epoch, level in [(1, 1), (2, 1), (2, 3), (2, 2)]:
-        writes.add(Deferred(epoch, level, lambda: None))
+        writes.add(write_of(steps_of(store, plan_of(3, epoch))[level - 1]))
     assert [one.level for one in writes.take(2, first=2)] == [3, 2]
     assert [(one.epoch, one.level) for one in writes.take(2)] == [(2, 1)]
     assert writes.take(1) == []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import millwheel as mw
 from millwheel.model.batch import RecordBatch
 from millwheel.model.codec import pack
+from millwheel.model.keys import PARTS
 from millwheel.store.keyspace import tablets_of
 from millwheel.worker import route
 from millwheel.worker.envelope import pack_section, unpack_section
@@ -38,20 +39,22 @@ def test_sections_have_each_record_once_in_order(
         packed=kind == "packed",
     )
     found: dict[tuple[int, str], list[Any]] = {}
-    with mock.patch.object(route, "_OFTEN", often):
-        parts = route._by_tablet(batch)
-    for tablet, (part, counts) in enumerate(parts):
+    with mock.patch.object(route, "OFTEN", often):
+        parts = route.by_part(batch)
+    for number, (part, counts) in enumerate(parts):
         if not part.keys:
             continue  # it is not sent
-        sent, _ = unpack_section(pack_section(3, 1, tablet, part, counts)).batch()
+        sent, _ = unpack_section(pack_section(3, 1, number, part, counts)).batch()
         mine: list[Any] = sent.json if sent.json is not None else sent.values
         ids = sent.ids if sent.ids is not None else [None] * len(mine)
         for key, time, value, id in zip(sent.key_column(), sent.timestamps, mine, ids, strict=True):
-            found.setdefault((tablet, key), []).append((time, value, id))
+            found.setdefault((number, key), []).append((time, value, id))
     expected: dict[tuple[int, str], list[Any]] = {}
     for n, key in enumerate(keys):
         if key is not mw.SKIP:
             id = batch.ids[n] if batch.ids is not None else None
             value = lines[n] if kind == "json" else values[n]
-            expected.setdefault((tablets_of([key])[0], key), []).append((batch.timestamps[n], value, id))
+            expected.setdefault((tablets_of([key], PARTS)[0], key), []).append(
+                (batch.timestamps[n], value, id)
+            )
     assert found == expected

@@ -136,7 +136,7 @@ def test_the_seed_decides_the_order_of_keys() -> None:
     assert order(3) == order(3)
 
 
-def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() -> None:
+def test_sections_that_were_sent_by_part_and_others_keep_the_order_of_a_key() -> None:
     """Sent at once in pieces of any size, as an injecting task does."""
     rng = random.Random(3)
     p = mw.Pipeline("p")
@@ -160,7 +160,7 @@ def test_sections_that_were_sent_by_tablet_and_others_keep_the_order_of_a_key() 
         section = unpack_section(data)
         by_interval.setdefault(section.interval, []).append(section)
     assert len(by_interval) == len(plan.intervals[0]) == 2
-    assert {section.tablet is None for found in by_interval.values() for section in found} == {True, False}
+    assert {section.part is None for found in by_interval.values() for section in found} == {True, False}
     grouped = {section.batch()[1] is None for found in by_interval.values() for section in found}
     assert grouped == {True, False}
     worker = Worker(graph, driver.numbers, store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,9 +19,8 @@ from millwheel.testing import Faults, SimulationFailure, simulate
 from millwheel.worker import commit as commit_module
 from millwheel.worker.commit import (
     AlreadyCommitted,
-    Deferred,
     EpochMoved,
-    ShardWrite,
+    StepWrite,
     commit_compact,
     transactions,
 )
@@ -31,9 +31,8 @@ from tests.simulator import pipelines
 _SHARDS = [MemoryShard([]) for _ in range(4)]
 
 
-def _deferred(level: int, shard: int) -> Deferred:
-    parts = ShardWrite(_SHARDS[shard], [], [], lambda get: None, lambda: None)
-    return Deferred(1, level, lambda: None, parts)
+def _deferred(level: int, shard: int) -> StepWrite:
+    return StepWrite(1, level, _SHARDS[shard], [], [], lambda get: None, lambda: None)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=4))
@@ -41,9 +40,9 @@ def test_whatever_the_layout_a_level_is_never_durable_before_one_that_sends_to_i
     writes = [_deferred(level, shard) for level, shards in enumerate(layout, 1) for shard in shards]
     found = transactions(writes)
     assert sorted(id(one) for part in found for one in part) == sorted(map(id, writes))
-    durable: list[Deferred] = []
+    durable: list[StepWrite] = []
     for together in found:
-        assert len({id(one.parts.shard) for one in together if one.parts is not None}) == 1
+        assert len({id(one.shard) for one in together}) == 1
         durable += together
         for one in together:
             assert all(sender in durable for sender in writes if sender.level < one.level)
@@ -67,14 +66,8 @@ def test_where_one_of_two_writes_is_refused_neither_is_made() -> None:
     deferred = []
     for level in (2, 1):
         puts = [(f"level {level}".encode(), b"")]
-        parts = ShardWrite(
-            store.shards[0],
-            puts,
-            [],
-            guards[level],
-            lambda level=level: done.append(level),  # type: ignore[misc]
-        )
-        deferred.append(Deferred(1, level, lambda: None, parts))
+        durable = partial(done.append, level)
+        deferred.append(StepWrite(1, level, store.shards[0], puts, [], guards[level], durable))
     plan: Any = type("Plan", (), {"epoch": 1})
     with pytest.raises(EpochMoved):
         commit_compact(plan, deferred, (), lambda: None)
@@ -112,9 +105,9 @@ def test_a_level_that_is_merged_before_its_senders_are_durable_is_found(
     """The simulator can fail: all levels of a shard are one transaction, whatever the other shards have."""
 
     def by_shard(strong: Any) -> Any:
-        groups: dict[int, list[Deferred]] = {}
+        groups: dict[int, list[StepWrite]] = {}
         for one in strong:
-            groups.setdefault(id(one.parts.shard), []).append(one)
+            groups.setdefault(id(one.shard), []).append(one)
         return list(groups.values())
 
     monkeypatch.setattr(commit_module, "transactions", by_shard)

@@ -52,6 +52,8 @@ def number(value: Any) -> int:
     if isinstance(value, dict) and "traceback" in value:
         inner = value["value"]
         return mix(inner["tag"], inner["clock"]) % 1_000 if "tag" in inner else number(inner)
+    if "n" not in value:  # of an operator
+        return mix(sorted(value.items())) % 1_000
     return int(value["n"])
 
 
@@ -90,6 +92,8 @@ def extract(how: Extractor, record: mw.Record) -> Any:
     n = number(record.value)
     if how == "by_key":
         return record.key
+    if how == "all":
+        return ""
     if how == "suffix":
         return record.key + "'"
     if how == "mod":
@@ -103,9 +107,16 @@ def extract(how: Extractor, record: mw.Record) -> Any:
     return mw.SKIP if n % 2 else f"s{n % 3}"
 
 
-def transform(how: str, value: Any) -> list[Any]:
-    """What an operator makes of a value: any number of values."""
+def side_table(now: int) -> list[dict[str, Any]]:
+    """What a table that is looked up has at a time: it changes with each."""
+    return [{"id": id, "plus": id * 7 + now % 11} for id in range(3)]
+
+
+def transform(how: str, value: Any, now: int = 0) -> list[Any]:
+    """What an operator makes of a value, in an epoch of this time: any number of values."""
     n = number(value)
+    if how == "lookup":
+        return [{"n": n + row["plus"]} for row in side_table(now) if row["id"] == n % 4]
     if how == "map":
         return [{"n": n + 2}]
     if how == "filter":

@@ -6,8 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Extractor = Literal["by_key", "suffix", "mod", "field", "skip", "picky"]
-Kind = Literal["script", "window", "forward"]
+Extractor = Literal["by_key", "suffix", "mod", "field", "skip", "picky", "all"]
+Kind = Literal["script", "window", "forward", "windows", "join", "distinct", "top"]
+OPERATORS = ("windows", "join", "distinct", "top")
+"""The kinds that are operators."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class DerivedSpec:
 
     name: str
     parents: tuple[str, ...]
-    how: Literal["map", "filter", "flat_map"]
+    how: Literal["map", "filter", "flat_map", "lookup"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Options:
 
     slots: int = 1
     shards: int = 1
+    tablets: tuple[int, ...] = (64,)
+    """Those of the store; with each restart it is copied to one with the next number."""
     lmdb: bool = False
     compact: bool = True
     cache: int = 0

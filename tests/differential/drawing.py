@@ -6,7 +6,16 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from tests.differential.case import Case, DerivedSpec, Extractor, Kind, NodeSpec, Options, SourceSpec
+from tests.differential.case import (
+    OPERATORS,
+    Case,
+    DerivedSpec,
+    Extractor,
+    Kind,
+    NodeSpec,
+    Options,
+    SourceSpec,
+)
 from tests.differential.steps import Steps
 
 _EXTRACTORS: tuple[Extractor, ...] = ("by_key", "by_key", "by_key", "suffix", "mod", "field", "skip")
@@ -30,12 +39,13 @@ def draw(seed: int) -> Case:
         settled = {node.since - 1 for node in nodes} | {node.until - 1 for node in nodes}
         steps = tuple(replace(s, rush=False) if s.drain or s.number in settled else s for s in steps)
     options = _options(chance, cut)
+    options = _with_tablets(options, random.Random(f"tablets of {seed}"))
     if lags(nodes, drawing.derived) and cut:
         nodes = _without_timers_behind_holds(nodes, drawing.derived)
         steps = tuple(replace(step, rush=False) for step in steps)
     elif lags(nodes, drawing.derived):
         if chance.random() < 0.5:
-            options = replace(options, slots=1, shards=1)
+            options = replace(options, slots=1, shards=1, tablets=(64,))
             steps = tuple(replace(step, slots=0, layout=0) for step in steps)
             nodes = tuple(replace(node, since=0, until=NodeSpec.until) for node in nodes)
         else:
@@ -66,6 +76,14 @@ def _options(chance: random.Random, cut: bool) -> Options:
         if limits != "due":
             options = replace(options, budget=chance.choice((1, 2, 4)))
     return options
+
+
+def _with_tablets(options: Options, chance: random.Random) -> Options:
+    """Other numbers of tablets, in as many shards as the largest one needs."""
+    if chance.random() < 0.5:
+        return options
+    tablets = tuple(chance.choice((64, 128, 256, 1_024, 4_096)) for _ in range(chance.choice((1, 2, 3))))
+    return replace(options, tablets=tablets, shards=max(options.shards, max(tablets) // 256))
 
 
 def lags(nodes: tuple[NodeSpec, ...], derived: list[DerivedSpec]) -> bool:
@@ -110,7 +128,7 @@ def _without_timers_behind_holds(
     for node in nodes:
         if any(how == "by_key" and stream in made for stream, how in node.inputs.items()):
             node = replace(node, kind="forward", holds=False, combine="", in_order=False)
-        elif node.kind == "script":
+        elif node.kind == "script" or node.kind in OPERATORS:
             node = replace(node, kind="window", ordered=False)
         found.append(replace(node, watermark=1.0))
     return tuple(found)
@@ -143,6 +161,8 @@ class _Nodes:
         self._injected = set(self._streams)
         self.derived: list[DerivedSpec] = []
         self._read: set[str] = set()
+        self._of_operators: set[str] = set()
+        """Streams whose values are not those of the other computations."""
         self._percentile = chance.choice((0.9, 0.75, 0.5)) if chance.random() < 0.35 else 1.0
 
     def drawn(self) -> tuple[NodeSpec, ...]:
@@ -159,7 +179,7 @@ class _Nodes:
         """A stream that an operator makes of others, where their records are made."""
         chance = self._chance
         parents = chance.choices(self._streams, k=chance.choice((1, 1, 1, 2)))
-        how: Any = chance.choice(("map", "filter", "flat_map"))
+        how: Any = chance.choice(("map", "filter", "flat_map", "lookup"))
         one = DerivedSpec(f"d{index}", tuple(parents), how)
         self.derived.append(one)
         self._read |= set(parents)
@@ -178,8 +198,52 @@ class _Nodes:
         seed = chance.randrange(1 << 20) * 2
         return NodeSpec(f"N{index}", "window", seed, inputs, (f"s{index}",), holds=True, late=late)
 
+    def _operator(self, index: int) -> NodeSpec | None:
+        """A window, a join, `distinct` or `top`; None where what was drawn is not there to be read."""
+        chance = self._chance
+        inputs = self._inputs()
+        kind: Kind = chance.choice(("windows", "windows", "windows", "join", "distinct", "top"))
+        if kind == "join":
+            if len(self._streams) < 2:
+                return None
+            inputs = {stream: "by_key" for stream in chance.sample(self._streams, 2)}
+            how: Extractor = chance.choice(_EXTRACTORS if self._percentile == 1 else _EXTRACTORS[2:])
+            inputs = dict.fromkeys(sorted(inputs), how)
+        errors = {stream for stream in self._streams if stream.endswith(".errors")}
+        if _with_derived(errors, self.derived) & inputs.keys():  # no two runs have the same tracebacks
+            return None
+        ordered = self._keeps_order(inputs)
+        if kind == "top":
+            inputs, ordered = {min(inputs): "all"}, False
+        if kind == "distinct" and not ordered:  # of equal times the first that came is the first
+            return None
+        name = f"s{index}" if kind == "top" else f"N{index}"
+        self._read |= inputs.keys()
+        node = NodeSpec(
+            name,
+            kind,
+            chance.randrange(1 << 20),
+            inputs,
+            (f"s{index}",),
+            ordered=ordered,
+            holds=kind == "join" and chance.random() < 0.5,
+            late=chance.choice(("drop", "divert")) if kind == "windows" else "drop",
+            exactly_once=kind == "top" or chance.random() < 0.85,
+            strong=kind == "top" or chance.random() < 0.75,
+            wall=False,
+        )
+        self._streams += [stream for stream in node.streams if stream not in self._streams]
+        for stream in node.streams:
+            self._ordered[stream] = False
+        self._of_operators |= set(node.streams)
+        return node
+
     def _node(self, index: int) -> NodeSpec:
         chance = self._chance
+        if chance.random() < 0.35:
+            found = self._operator(index)
+            if found is not None:
+                return found
         inputs = self._inputs()
         self._read |= inputs.keys()
         kinds: tuple[Kind, ...] = ("script", "script", "script", "window", "forward")
@@ -210,7 +274,7 @@ class _Nodes:
 
     def _special(self, node: NodeSpec) -> NodeSpec:
         chance = self._chance
-        errors = {stream for stream in self._streams if stream.endswith(".errors")}
+        errors = {stream for stream in self._streams if stream.endswith(".errors")} | self._of_operators
         plain = not _with_derived(errors, self.derived) & node.inputs.keys()
         if node.kind == "window" and plain and chance.random() < 0.4:
             combine: Any = chance.choice(("sum", "in_place"))

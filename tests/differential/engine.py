@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import random
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import millwheel as mw
+from millwheel.errors import StoreError
 from millwheel.master.driver import Driver
 from millwheel.master.ending import Start
 from millwheel.master.options import Options
@@ -17,17 +18,18 @@ from millwheel.master.planner import Mode
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.injector import Injector, Offset
-from millwheel.model.keys import TABLETS
 from millwheel.model.sink import Sink
 from millwheel.store.base import Store
 from millwheel.store.memory import MemoryShard, MemoryStore
 from millwheel.store.open import open_store
+from millwheel.store.tools.copy import copy
 from millwheel.worker.cache import Cache
 from millwheel.worker.plan import Plan
 from tests.differential import behaviour
-from tests.differential.behaviour import extract, on_record, on_timer, transform, value_of
-from tests.differential.case import Case, DerivedSpec, Extractor, NodeSpec, Step
+from tests.differential.behaviour import extract, number, on_record, on_timer, side_table, transform, value_of
+from tests.differential.case import OPERATORS, Case, DerivedSpec, Extractor, NodeSpec, Step
 from tests.differential.executor import FUSE, BurntOut, Killed, Tasks
+from tests.differential.operators import operator, top_of, window_of
 
 _MOST_EPOCHS = 400  # of one step, in which work may be cut very small
 
@@ -102,6 +104,7 @@ class Engine:
         self.case = case
         self._options = case.options
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._made = 0
         self.store = self._make_store()
         self._injectors = {source.name: ByHand(source.partitions) for source in case.sources}
         self._taps: dict[str, Tap] = {}
@@ -123,10 +126,38 @@ class Engine:
             self._folder.cleanup()
 
     def _make_store(self) -> Store:
-        if not self._options.lmdb:
-            return MemoryStore(self._options.shards)
-        self._folder = tempfile.TemporaryDirectory(prefix="differential-")
-        return open_store(f"lmdb://{self._folder.name}/store?sync=0", shards=self._options.shards)
+        """An empty store with the next number of tablets."""
+        options = self._options
+        tablets = options.tablets[self._made % len(options.tablets)]
+        self._made += 1
+        if not options.lmdb:
+            return MemoryStore(options.shards, tablets)
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="differential-")
+        return open_store(self._place(), shards=options.shards, tablets=tablets)
+
+    def _place(self) -> str:
+        assert self._folder is not None
+        return f"lmdb://{self._folder.name}/store-{self._made}?sync=0"
+
+    def _open_again(self) -> None:
+        """The store as another process finds it: copied, where there are several numbers of tablets."""
+        self.store.close()
+        if self._options.lmdb:
+            self.store = open_store(self._place())
+        if len(set(self._options.tablets)) == 1:
+            return
+        before, self.store = self.store, self._make_store()
+        try:
+            copy(before, self.store)
+        except StoreError as error:
+            if "was begun" not in str(error) and "no pipeline" not in str(error):
+                raise
+            self.store.close()  # an epoch must be finished first
+            self._made -= 1
+            self.store = before
+        else:
+            before.close()
 
     def _graph(self) -> Graph:
         p = mw.Pipeline("differential")
@@ -142,8 +173,12 @@ class Engine:
                 options["combine"] = reduce if spec.combine == "sum" else behaviour.in_place
             if spec.in_order:
                 options["in_order"] = True
+            if spec.kind == "top":
+                stream = p.stream(next(iter(spec.inputs)))
+                stream.top(spec.name, top_of(spec), by=number, window=window_of(spec))
+                continue
             p.add(
-                Drawn(spec),
+                Drawn(spec) if spec.kind not in OPERATORS else operator(spec),
                 name=spec.name,
                 inputs=extractors,
                 outputs=spec.outputs,
@@ -155,7 +190,7 @@ class Engine:
                 **options,
             )
         for one in self.case.derived:
-            _derive(p, one)
+            _derive(p, one, lambda: side_table(self._wall))
         graph = build(p)
         for stream in graph.streams:
             self._taps.setdefault(stream, Tap())
@@ -163,10 +198,7 @@ class Engine:
 
     def _start(self, *, begins: bool = False) -> Driver:
         """A driver, and all that was lost with the last one, anew."""
-        self.store.close()
-        if self._options.lmdb:
-            assert self._folder is not None
-            self.store = open_store(f"lmdb://{self._folder.name}/store?sync=0", shards=self._options.shards)
+        self._open_again()
         options = self._options
         driver = self.driver = Driver(
             self._graph(),
@@ -278,7 +310,7 @@ class Engine:
         return {stream: found for stream, tap in self._taps.items() if (found := tap.take())}
 
 
-def _derive(p: mw.Pipeline, one: DerivedSpec) -> None:
+def _derive(p: mw.Pipeline, one: DerivedSpec, table: Callable[[], Any]) -> None:
     stream, *others = map(p.stream, one.parents)
     if others:
         stream = stream.union(*others)
@@ -286,6 +318,10 @@ def _derive(p: mw.Pipeline, one: DerivedSpec) -> None:
         stream = stream.map(lambda value: transform("map", value)[0])
     elif one.how == "filter":
         stream = stream.filter(lambda value: transform("filter", value))
+    elif one.how == "lookup":
+        named = stream.map(lambda value: {"n": number(value), "m": number(value) % 4})
+        found = named.lookup(table, on={"m": "id"}, missing="drop", refresh=1)
+        stream = found.map(lambda value: {"n": value["n"] + value["plus"]})
     else:
         stream = stream.flat_map(lambda value: transform("flat_map", value))
     stream.named(one.name)
@@ -297,7 +333,7 @@ def _intervals(driver: Driver, seed: int) -> dict[int, Any]:
     found: dict[int, Any] = {}
     for level in range(1, len(driver.layout.intervals) + 1):
         if draw.random() < 0.7:
-            firsts = {0, *(draw.randrange(TABLETS) for _ in range(draw.randrange(6)))}
+            firsts = {0, *(draw.randrange(driver.store.tablets) for _ in range(draw.randrange(6)))}
             cuts = [[first, draw.randrange(driver.layout.slots)] for first in sorted(firsts)]
             found[level] = (cuts, "drawn")
     return found

@@ -44,6 +44,12 @@ class Node:
     keys: dict[str, Key] = field(default_factory=dict)
     seen: set[Unique] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
+    computation: Any = None
+    """Of an operator: what has its hooks."""
+
+    def initial(self) -> Any:
+        """The state of a key never seen."""
+        return {} if self.computation is None else self.computation.initial_state()
 
     def pending(self, *, holds: bool) -> list[int]:
         """The timestamps of unfinished work (semantics 3 and 13)."""
@@ -67,14 +73,20 @@ class Hand:
         self.made: list[tuple[str, Any, int]] = []
         self.counted: Counter[str] = Counter()
         self._key = node.keys.setdefault(name, Key())
+        self._initial = node.initial
         self._deletes = False
 
     @property
     def state(self) -> Any:
         if self._key.state is None:
-            self._key.state = {}
+            self._key.state = self._initial()
             self._key.deleted = self._key.deleted and self._deletes  # by an earlier hook: it is new
         return self._key.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._key.state = value
+        self._key.deleted = self._key.deleted and self._deletes
 
     @state.deleter
     def state(self) -> None:

@@ -17,8 +17,9 @@ from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, MIN_TIME, WALL
 from millwheel.model.timer import Timer
 from tests.differential.behaviour import extract, on_record, on_timer, transform, value_of
-from tests.differential.case import DerivedSpec, NodeSpec, Sent, SourceSpec
+from tests.differential.case import OPERATORS, DerivedSpec, NodeSpec, Sent, SourceSpec
 from tests.differential.keys import Hand, Key, Node
+from tests.differential.operators import OnHand, operator
 
 EXACT = 1.0
 
@@ -59,7 +60,7 @@ class Reference:
         before, self.nodes = self.nodes, {}
         for spec in specs:
             senders = tuple(sender for stream in spec.inputs for sender in writers[stream])
-            node = self.nodes[spec.name] = before.get(spec.name) or Node(spec, senders)
+            node = self.nodes[spec.name] = before.get(spec.name) or _made(spec, senders)
             node.spec, node.senders = spec, senders
             for percentile in self._percentiles:
                 if percentile not in node.lows:
@@ -134,11 +135,13 @@ class Reference:
                 self._carry(node.spec.name + ".errors", _failed(record.key, mine, error))
                 continue
             if isinstance(key, str):
+                if node.spec.kind == "top":
+                    mine.value = [mine.key, mine.value]
                 mine.key = key
                 self._arrived[node.spec.name].append(mine)
         for one in self._derived:
             for way in range(one.parents.count(stream)):
-                for piece, value in enumerate(transform(one.how, copy.deepcopy(record.value))):
+                for piece, value in enumerate(transform(one.how, copy.deepcopy(record.value), self.now)):
                     id: Any = None if record.id is None else (record.id, stream, way, piece)
                     self._carry(one.name, Record(value, record.timestamp, record.key, id=id))
 
@@ -158,7 +161,7 @@ class Reference:
             low = min(self._reached(node, percentile), oldest)
             node.lows[percentile] = max(node.lows[percentile], low)
         for name, key in list(node.keys.items()):
-            if key.deleted and key.state == {}:
+            if key.deleted and key.state == node.initial():
                 key.state = None
             key.deleted = False
             if not key.row and not key.waiting:
@@ -179,6 +182,9 @@ class Reference:
         record.late = record.timestamp < before
         if record.late:
             node.counts["late"] += 1
+            if spec.kind in OPERATORS and self._accepts(node, record, before):
+                self._hook(node, record.key, record, before, low_before)
+                return
             if spec.late == "drop":
                 node.counts["dropped"] += 1
                 return
@@ -193,6 +199,10 @@ class Reference:
             key.waiting.append((record.timestamp, self._arrivals, record))
         else:
             self._hook(node, record.key, record, before, low_before)
+
+    def _accepts(self, node: Node, record: Record, before: int) -> bool:
+        """Whether an operator takes a late record: late for a window goes by the window."""
+        return OnHand(node.computation, Hand(node, record.key, self.now, before)).accepts_late(record)
 
     def _catch_up(self, node: Node, name: str, low_before: int) -> None:
         """A key's records that waited for the watermark, and its due timers, in their order."""
@@ -222,7 +232,9 @@ class Reference:
         if node.spec.errors == "divert":
             saved, given = copy.deepcopy((node.keys[name], what))
         try:
-            if isinstance(what, Record):
+            if node.computation is not None:
+                OnHand(node.computation, hand).run(what)
+            elif isinstance(what, Record):
                 on_record(node.spec, hand, what)
             else:
                 on_timer(node.spec, hand, what)
@@ -239,6 +251,10 @@ class Reference:
             node.counts["produced"] += 1
             node.counts["produced_late"] += timestamp < low_before
             self._carry(stream, Record(copy.deepcopy(value), timestamp, name))
+
+
+def _made(spec: NodeSpec, senders: tuple[str, ...]) -> Node:
+    return Node(spec, senders, computation=operator(spec) if spec.kind in OPERATORS else None)
 
 
 def _failed(name: str, given: Record | Timer, error: Exception) -> Record:

@@ -13,9 +13,10 @@ import pytest
 from millwheel.master import planner
 from millwheel.master.driver import Driver
 from millwheel.watermark.authority import WatermarkAuthority
-from millwheel.worker import combine, pending
+from millwheel.worker import combine, partials, pending, window_run
 from millwheel.worker.keyed import KeyedRun
-from millwheel.worker.step import _Attempt
+from millwheel.worker.node_step import NodeStep
+from millwheel.worker.rejected import Rejected
 from tests.differential.case import Case
 from tests.differential.comparison import Difference, run
 from tests.differential.drawing import draw
@@ -82,8 +83,35 @@ def drains_what_holds(case: Case) -> bool:
     return has_a_due_limit(case) and holds and any(step.drain and step.records for step in case.steps)
 
 
+def has(kind: str) -> Concerned:
+    return lambda case: any(node.kind == kind for node in case.nodes)
+
+
+def test_columns_that_go_by_the_record_and_not_by_its_window_where_it_is_late(plant: Plant) -> None:
+    fixed = "open_still = starts + size > before"
+    for module in (partials, window_run):
+        plant(module, "spread", fixed, "open_still = (starts + size > before) & (times[records] >= before)")
+    assert "stream" in found(has("windows"))
+
+
+def test_columns_of_windows_that_are_due_and_whose_rows_stay(plant: Plant) -> None:
+    plant(window_run.WindowRun, "_merge", "fires and end <= self._after", "fires and end < self._after")
+    assert found(has("windows"))
+
+
+def test_a_late_record_that_a_window_by_key_does_not_take(plant: Plant) -> None:
+    fixed = "self._keep_late or (self._accepts_late is not None and self._accepts_late(record))"
+    plant(Rejected, "takes_late", fixed, "self._keep_late")
+    assert found(has("windows"))
+
+
 def test_a_watermark_that_does_not_wait_for_due_timers_that_were_left(plant: Plant) -> None:
-    plant(_Attempt, "_run_node", "before if unfinished else now_at", "before if report.left else now_at")
+    plant(
+        NodeStep,
+        "_move_watermarks",
+        "self._before if unfinished else",
+        "self._before if report.left else",
+    )
     plant(WatermarkAuthority, "_passed_on", "if self.unfinished:", "if self.left > 0:")
     assert found(has_a_due_limit)
 

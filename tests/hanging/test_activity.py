@@ -53,7 +53,7 @@ def test_another_task_of_the_same_worker_notes_nothing(tmp_path: Path) -> None:
 def test_a_worker_notes_what_it_has_in_hand_until_it_has_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activity, "_EVERY", 0.01)
+    monkeypatch.setattr(activity, "EVERY", 0.01)
     context = _context(None)
     doing = Activity()
     with doing.task(7, os.fspath(tmp_path), careful=False):

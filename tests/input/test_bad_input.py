@@ -81,6 +81,7 @@ JSONL = [
         "out of the range of 64 bits",
         unit="s",
     ),
+    line("a timestamp past all numbers", '{"t": 1.7e308}', "out of the range of 64 bits", unit="s"),
     line("a missing ID", '{"t": 5}', "the record has no ID field 'id'", id="id"),
     line(
         "null for an ID", '{"t": 5, "id": null}', "the ID field 'id' is None: an ID is a text or an", id="id"
@@ -105,9 +106,9 @@ CSV = [
 ]
 
 ISO = [
-    line("no ISO time", '{"t": "yesterday"}', "is 'yesterday', which is no ISO 8601 time", unit="iso"),
-    line("a number for an ISO time", '{"t": 5}', "is 5, which is no ISO 8601 time", unit="iso"),
-    line("null for an ISO time", '{"t": null}', "is None, which is no ISO 8601 time", unit="iso"),
+    line("no ISO time", '{"t": "yesterday"}', "is 'yesterday', which is not an ISO 8601 time", unit="iso"),
+    line("a number for an ISO time", '{"t": 5}', "is 5, which is not an ISO 8601 time", unit="iso"),
+    line("null for an ISO time", '{"t": null}', "is None, which is not an ISO 8601 time", unit="iso"),
 ]
 
 
@@ -116,9 +117,11 @@ def given(name: str, bad: Any, message: str) -> Case:
 
 
 RECORDS = [
-    given("a dict", {"value": 5, "timestamp": 5}, "Given.read gave no millwheel.Record"),
-    given("a tuple", (5, 5), "Given.read gave no millwheel.Record"),
-    given("None", None, "Given.read gave no millwheel.Record"),
+    given(
+        "a dict", {"value": 5, "timestamp": 5}, "Given.read returned something other than a millwheel.Record"
+    ),
+    given("a tuple", (5, 5), "Given.read returned something other than a millwheel.Record"),
+    given("None", None, "Given.read returned something other than a millwheel.Record"),
     given("a set for a value", mw.Record(value={1, 2}, timestamp=5), "cannot be encoded"),
     given("a value of more than 64 bits", mw.Record(value=2**70, timestamp=5), "cannot be encoded"),
     given(
@@ -130,8 +133,8 @@ RECORDS = [
         "a bool for a timestamp", mw.Record(value=5, timestamp=True), "the timestamp True is not an integer"
     ),
     given("a timestamp past 64 bits", mw.Record(value=5, timestamp=2**63), "out of the range of 64 bits"),
-    given("a number for a key", mw.Record(value=5, timestamp=5, key=7), "the key is 7, which is no str"),  # type: ignore[arg-type]
-    given("None for a key", mw.Record(value=5, timestamp=5, key=None), "the key is None, which is no str"),  # type: ignore[arg-type]
+    given("a number for a key", mw.Record(value=5, timestamp=5, key=7), "the key is 7, which is not a str"),  # type: ignore[arg-type]
+    given("None for a key", mw.Record(value=5, timestamp=5, key=None), "the key is None, which is not a str"),  # type: ignore[arg-type]
     given("an object for an ID", mw.Record(value=5, timestamp=5, id=object()), "ID"),  # type: ignore[arg-type]
 ]
 
@@ -266,7 +269,7 @@ class TestInjectorsOfOnesOwn:
 
 def test_a_list_of_records_is_looked_at_in_the_same_way(run: Run) -> None:
     items: list[Any] = [mw.Record(value=1, timestamp=1), "no record", mw.Record(value=2, timestamp=2)]
-    case = given("a text", None, "Records.read gave no millwheel.Record")
+    case = given("a text", None, "Records.read returned something other than a millwheel.Record")
     _diverts(run, Records(items, errors="divert"), case, "records", 2)
 
 
@@ -319,7 +322,7 @@ def _raises(record: mw.Record) -> str:
 
 EXTRACTORS = [
     pytest.param(_raises, "raised KeyError: 'no such field'", id="raises"),
-    pytest.param(_no_text, "returned 7, which is no str and not SKIP", id="returns no str"),
+    pytest.param(_no_text, "returned 7, which is neither a str nor SKIP", id="returns no str"),
 ]
 
 

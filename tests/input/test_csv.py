@@ -104,7 +104,7 @@ def test_a_field_that_is_not_of_its_type_is_bad_input(tmp_path: Path, run: Run) 
     p.sink("in.errors", bad)
     run(p)
     assert [record.value for record in good.records] == [{"t": "2", "price": 5.0}]
-    assert "the field 'price' is 'cheap', of which float makes nothing" in bad.records[0].value["error"]
+    assert "the field 'price' is 'cheap', which float cannot convert" in bad.records[0].value["error"]
 
 
 def test_a_type_of_a_column_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def _try(value: Any) -> bool:
 def test_the_same_records_and_the_same_bad_input(lines: list[bytes]) -> None:
     reader = Reader("t", "id", "ms", "jsonl", divert=True)
     text = b"\n".join(lines)
-    whole = reader._batch(text, [], None)
-    some = reader._batch(text, [], ["k"])
+    whole = reader.batch_of(text, [], None)
+    some = reader.batch_of(text, [], ["k"])
     # A number that no float holds is refused where its line is decoded, and not where it is not.
     if b"1e400" in text and some.fields is not None:
         return

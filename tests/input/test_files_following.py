@@ -82,8 +82,8 @@ def test_a_folder_of_many_files_is_looked_at_less_often(
 ) -> None:
     jsonl(tmp_path / "a.jsonl", [{"t": 1}])
     follower = _follower(tmp_path / "*.jsonl")
-    monkeypatch.setattr(folder, "_MANY", 0)
-    monkeypatch.setattr(folder, "_PAUSE", 1e9)
+    monkeypatch.setattr(folder, "MANY", 0)
+    monkeypatch.setattr(folder, "PAUSE", 1e9)
     assert values(follower.look()) == [{"t": 1}]
     jsonl(tmp_path / "b.jsonl", [{"t": 2}])
     assert follower.look() == []

@@ -131,7 +131,7 @@ def test_an_integer_may_be_an_id(tmp_path: Path) -> None:
 
 
 def test_lines_longer_than_a_chunk_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.injectors.lines._CHUNK", 16)
+    monkeypatch.setattr("millwheel.injectors.lines.CHUNK", 16)
     many = [{"t": i, "text": "x" * (i * 13 % 70)} for i in range(30)]
     for name in ("a.jsonl", "a.jsonl.gz"):
         jsonl(tmp_path / name, many)
@@ -148,7 +148,7 @@ class TestMistakes:
                 "slack goes with watermark='events', not with 'complete'",
             ),
             ({"watermark": "created", "slack": 5}, "slack goes with watermark='events'"),
-            ({"format": "xml"}, "format is one of jsonl, csv, lines, parquet, not 'xml'"),
+            ({"format": "xml"}, "format is one of jsonl, csv, lines, parquet, avro, not 'xml'"),
             ({"unit": "hours"}, "unit is one of us, ms, s, iso, auto, not 'hours'"),
         ],
     )

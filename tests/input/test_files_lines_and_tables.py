@@ -96,7 +96,7 @@ class TestLines:
         "options", [{"format": "lines"}, {"parse": parse}, {"format": "csv", "parse": parse}]
     )
     def test_the_parser_and_the_format_go_together(self, options: Any) -> None:
-        with pytest.raises(mw.InputError, match="go together"):
+        with pytest.raises(mw.InputError, match="are given together"):
             Files("a.log", timestamp="t", **options)
 
     def test_without_a_parser_a_timestamp_is_needed(self) -> None:
@@ -116,7 +116,7 @@ class TestParquet:
         assert [(record.timestamp, record.id) for record in records] == [(0, "n0"), (1, "n1"), (2, "n2")]
 
     def test_every_type_becomes_what_a_record_carries(self, run: Run, tmp_path: Path) -> None:
-        moment = datetime.datetime(2011, 1, 27, 22, 34, 1, 5, tzinfo=datetime.UTC)
+        moment = datetime.datetime(2011, 1, 27, 22, 34, 1, 5, tzinfo=datetime.timezone.utc)
         micros = 1_296_167_641_000_005
         table = pa.table(
             {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import pytest
+import zstandard
 
 import millwheel as mw
 from millwheel.store.memory import MemoryStore
@@ -17,6 +21,13 @@ from tests.input.reading import Follower, append, jsonl, opened, values, write
 from tests.store.driving import run
 
 Files = mw.injectors.Files
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.compress,
+    ".snappy": lambda data: bytes(cramjam.snappy.compress(data)),
+}
 
 
 def _follower(pattern: Path, known: Follower | None = None, **options: Any) -> Follower:
@@ -107,10 +118,13 @@ def test_files_that_begin_alike_are_told_apart_when_they_are_rotated(looks: Any,
     assert looks() == [{"t": 0}, {"t": 2}, {"t": 3}]
 
 
-def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(looks: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", sorted(PACKERS))
+def test_a_file_that_is_packed_after_it_was_read_is_not_read_again(
+    looks: Any, tmp_path: Path, end: str
+) -> None:
     path = jsonl(tmp_path / "app.log", [{"t": 1}, {"t": 2}])
     assert len(looks()) == 2
-    (tmp_path / "app.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+    (tmp_path / f"app.log.1{end}").write_bytes(PACKERS[end](path.read_bytes()))
     path.unlink()
     jsonl(tmp_path / "new.log", [{"t": 3}])
     assert looks() == [{"t": 3}]
@@ -124,6 +138,31 @@ def test_a_file_that_is_packed_before_it_was_read_to_its_end_is_an_error(looks: 
     (tmp_path / "app.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     with pytest.raises(mw.InputError, match=r"app\.log was packed to .* before .* delaycompress"):
+        looks()
+
+
+@pytest.mark.parametrize("end", [".gz", ".bz2", ".zst"])
+def test_a_file_is_not_read_again_while_it_is_being_packed(looks: Any, tmp_path: Path, end: str) -> None:
+    path = jsonl(tmp_path / "app.log.1", [{"t": n} for n in range(1_000)])
+    assert len(looks()) == 1_000
+    packed = PACKERS[end](path.read_bytes())
+    copy = tmp_path / f"app.log.1{end}"
+    for written in (0, 5, len(packed) // 2, len(packed)):
+        copy.write_bytes(packed[:written])
+        assert looks() == []
+    path.unlink()
+    assert looks() == []
+    jsonl(tmp_path / "app.log", [{"t": 3}])
+    assert looks() == [{"t": 3}]
+
+
+def test_a_packed_file_beside_one_of_other_content_is_read(looks: Any, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}])
+    assert looks() == [{"t": 1}]
+    (tmp_path / "app.log.gz").write_bytes(gzip.compress(b'{"t": 2}\n'))
+    assert looks() == [{"t": 2}]
+    (tmp_path / "app.log.bz2").write_bytes(path.read_bytes())
+    with pytest.raises(mw.InputError, match=r"app\.log\.bz2 cannot be read"):
         looks()
 
 
@@ -141,7 +180,7 @@ def test_a_file_that_was_written_anew_in_place_is_an_error_that_names_it(looks: 
     looks()
     with open(path, "r+b") as file:
         file.write(b'{"t": 7, "longer": "than before"}\n')
-    with pytest.raises(mw.InputError, match=r"app\.log changed: it does not begin with the bytes"):
+    with pytest.raises(mw.InputError, match=r"app\.log changed: it does not begin with the same bytes"):
         looks()
 
 
@@ -181,7 +220,7 @@ def test_a_task_says_that_a_file_is_gone(tmp_path: Path) -> None:
     jsonl(path, [{"t": 3}])
     with pytest.raises(
         mw.InputError,
-        match=r"app\.log was removed, or changed .* bring it back .* every executor must see the files",
+        match=r"app\.log was removed, or changed .* restore it .* every executor must see the files",
     ):
         list(injector.read(partition, 9, end))
 
@@ -191,7 +230,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> Non
     injector = opened(Files(path, timestamp="t"))
     ((partition, end),) = injector.poll().items()
     os.truncate(path, 9)
-    with pytest.raises(mw.InputError, match=r"app\.log cannot be read \(it shrank to less than the 18 bytes"):
+    with pytest.raises(mw.InputError, match=r"app\.log cannot be read \(it shrank below its 18 bytes"):
         list(injector.read(partition, None, end))
 
 

@@ -53,7 +53,7 @@ def test_every_walk_along_bounds_reads_each_line_once(
     name: str, make: Any, texts: list[str | None], end: bool, steps: list[int], chunk: int
 ) -> None:
     text, expected = make(texts, end=end)
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(lines, "_CHUNK", chunk):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(lines, "CHUNK", chunk):
         path = write(Path(folder) / name, text)
         injector = opened(Files(path, timestamp="t"))
         found: list[Any] = []
@@ -90,7 +90,7 @@ def test_the_ranges_of_all_epochs_and_tasks_read_each_line_once_and_in_order(
         poll = Poll(dict(injector.poll()), True)
         partitions = {source.name: {name: Partition() for name in poll.ends}}
         found: dict[str, list[Any]] = {name: [] for name in expected}
-        with mock.patch("millwheel.master.ranges._SMALLEST_SHARE", 3):
+        with mock.patch("millwheel.master.ranges.SMALLEST_SHARE", 3):
             while ranges := choose_ranges(
                 [source], {source.name: poll}, partitions, bound, tasks, unsplit, SkewLimit()
             ):

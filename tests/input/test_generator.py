@@ -166,7 +166,7 @@ def test_a_second_run_of_a_bounded_one_makes_the_rest() -> None:
 def test_a_second_run_of_an_endless_one_goes_on_however_far_the_first_came(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.injectors.generator._READY_AT_ONCE", 100)
+    monkeypatch.setattr("millwheel.injectors.generator.READY_AT_ONCE", 100)
     store = MemoryStore()
     first = _drive(Generator(make), store, clock, seconds=3)
     second = _drive(Generator(make), store, clock, seconds=3)

@@ -117,7 +117,7 @@ def test_too_much_is_refused(http_injector: Any) -> None:
     assert status == 200
     status, answer = _post(injector.port, body)
     assert status == 429
-    assert "wait to be injected" in answer["error"]
+    assert "are not injected yet" in answer["error"]
     injector.commit(injector.poll())
     assert _post(injector.port, body)[0] == 200
 

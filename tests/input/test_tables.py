@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,7 +201,7 @@ def test_a_table_that_is_not_there_and_a_column_that_is_not_are_named(table: Tab
     assert "there is no such table" in _error(lambda: run(_pipeline(table.injector())[0], MemoryStore()))
     table.append(1)
     message = _error(lambda: run(_pipeline(table.injector(timestamp="time"))[0], MemoryStore()))
-    assert "has no column 'time', which is to be the timestamp; it has n, part, t" in message
+    assert "has no column 'time', which is the timestamp; it has n, part, t" in message
 
 
 def test_a_commit_that_removes_rows_is_an_error_and_nothing_is_skipped(table: Table) -> None:
@@ -225,7 +228,7 @@ def test_what_is_removed_before_it_was_read_is_an_error(table: Table) -> None:
         loaded = load_catalog("millwheel", **table.catalog).load_table("ns.table")
         first, second, _ = (snapshot.snapshot_id for snapshot in loaded.snapshots())
         loaded.maintenance.expire_snapshots().by_ids([first, second]).commit()
-    assert "is gone before it was read" in _error(lambda: run(_pipeline(table.injector())[0], store))
+    assert "was removed before it was read" in _error(lambda: run(_pipeline(table.injector())[0], store))
 
 
 def test_a_file_that_is_gone_is_named(table: Table) -> None:
@@ -255,6 +258,42 @@ def test_a_table_that_cannot_be_reached_is_an_error(table: Table) -> None:
     assert "the table cannot be read (" in _error(lambda: run(_pipeline(table.injector())[0], store))
 
 
+def test_a_table_that_is_back_is_gone_on_with(table: Table) -> None:
+    table.append(1)
+    store = MemoryStore()
+    run(_pipeline(table.injector())[0], store)
+    table.append(2)
+    folder = (
+        Path(table.uri) / "_delta_log" if table.kind == "delta" else table.folder / "lake/ns/table/metadata"
+    )
+    whole = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for path in whole:
+        path.write_bytes(b"{")
+    assert "the table cannot be read (" in _error(lambda: run(_pipeline(table.injector())[0], store))
+    for path, data in whole.items():
+        path.write_bytes(data)
+    store.close()  # as the end of the process does
+    p, out = _pipeline(table.injector())
+    run(p, store)
+    assert _numbers(out) == [2]
+
+
+def test_delete_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg reads them and writes none: here the file of rows stands for one."""
+    from pyiceberg.table import DataScan, FileScanTask
+
+    table = Table("iceberg", tmp_path)
+    table.append(1)
+    original = DataScan.plan_files
+
+    def with_deletes(self: Any) -> list[FileScanTask]:
+        return [FileScanTask(task.file, delete_files={task.file}) for task in original(self)]
+
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+    message = _error(lambda: run(_pipeline(table.injector())[0], MemoryStore()))
+    assert "it has delete files, which are not supported: rewrite them first (rewrite_data_files)" in message
+
+
 def test_an_old_format_without_numbers_is_refused(tmp_path: Path) -> None:
     table = Table("iceberg", tmp_path)
     catalog = load_catalog("millwheel", **table.catalog)
@@ -262,9 +301,7 @@ def test_an_old_format_without_numbers_is_refused(tmp_path: Path) -> None:
     data = pa.table({"t": [1]})
     made = catalog.create_table("ns.table", data.schema, properties={"format-version": "1"})
     made.append(data)
-    assert "it is of version 1 of the format" in _error(
-        lambda: run(_pipeline(table.injector())[0], MemoryStore())
-    )
+    assert "it has format version 1" in _error(lambda: run(_pipeline(table.injector())[0], MemoryStore()))
 
 
 def test_mapped_columns_are_refused(tmp_path: Path) -> None:
@@ -276,3 +313,50 @@ def test_mapped_columns_are_refused(tmp_path: Path) -> None:
     )
     message = _error(lambda: run(_pipeline(table.injector())[0], MemoryStore()))
     assert "inject spark.readStream.format('delta') with SparkStream" in message
+
+
+def _delete_by_vector(table: Table) -> None:
+    """Deletes the first row of a Delta table's file as Spark does: by a bitmap in the log, inline."""
+    log = Path(table.uri) / "_delta_log"
+    actions = [
+        json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()
+    ]
+    (add,) = [action["add"] for action in actions if "add" in action]
+    bitmap = struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, 0)  # one container, with the row 0
+    data = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    text = base64.b85encode(data + b"\x00" * (-len(data) % 4)).decode()
+    vector = {
+        "storageType": "i",
+        "pathOrInlineDv": text.translate(str.maketrans(_B85, _Z85)),
+        "sizeInBytes": len(data),
+        "cardinality": 1,
+    }
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors"],
+    }
+    removed = {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}
+    made = [{"protocol": protocol}, {"remove": removed}, {"add": {**add, "deletionVector": vector}}]
+    number = len(list(log.glob("*.json")))
+    (log / f"{number:020d}.json").write_text("\n".join(map(json.dumps, made)) + "\n")
+
+
+_B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_rows_that_are_deleted_by_vectors_are_refused(tmp_path: Path, read_before: bool) -> None:
+    table, store = Table("delta", tmp_path), MemoryStore()
+    table.append(2, 4, 6)
+    if read_before:
+        run(_pipeline(table.injector())[0], store)
+    _delete_by_vector(table)
+    message = _error(lambda: run(_pipeline(table.injector())[0], store))
+    if read_before:
+        assert "version 1 removes or changes rows" in message
+    else:
+        assert "rows of it are deleted by vectors" in message or "deletion vectors" in message
+        assert "REORG TABLE" in message

@@ -149,7 +149,7 @@ def test_messages_of_kafka_are_checked_where_a_partition_begins(monkeypatch: pyt
     with pytest.raises(mw.InputError, match=r'partition topic/0.*give unit="ms"'):
         list(injector.read("topic/0", None, 1))
     assert len(list(injector.read("topic/0", 5, 6))) == 1
-    assert isinstance(injector._convert, Converter)
+    assert isinstance(injector.converter, Converter)
 
 
 def test_the_first_post_is_refused_with_the_right_unit(tmp_path: Path) -> None:

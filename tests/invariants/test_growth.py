@@ -62,7 +62,7 @@ def test_a_key_that_had_a_hold_or_a_wall_timer_and_has_nothing_leaves_no_row(
         assert not before or entries(h) == before
         h.crash()
     for n in range(30):
-        assert h._row("C", f"0 {n}") is None
+        assert h.row("C", f"0 {n}") is None
     assert not check(h.store).problems
 
 

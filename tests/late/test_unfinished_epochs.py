@@ -187,7 +187,7 @@ def looked_at(h: mw.testing.Harness) -> Any:
         "outputs": {
             stream: Counter((r.key, r.timestamp, pack(r.value)) for r in h.output(stream))
             for stream in streams
-            if stream in h._taps
+            if stream in h.taps
         },
         "states": {(name, key): h.state(name, key) for name in "ABC" for key in KEYS},
         "timers": {(name, key): h.timers(name, key) for name in "ABC" for key in KEYS},

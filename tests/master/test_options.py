@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.cli.parser import _parser
+from millwheel.cli.parser import make_parser
 from millwheel.errors import PipelineError
 from millwheel.master.options import NAMES, Options, OptionValues
 
@@ -27,7 +27,7 @@ def test_a_mistyped_option_names_the_one_that_was_meant(given: str, meant: str) 
 
 def test_an_option_like_no_other_gets_the_list_of_all() -> None:
     with pytest.raises(
-        PipelineError, match=r"unknown option zzz; there are slots, target, .*help\(millwheel.run\)"
+        PipelineError, match=r"unknown option zzz; there are slots, tablets, target, .*help\(millwheel.run\)"
     ):
         Options.of({"zzz": 1})
 
@@ -67,7 +67,7 @@ def test_type_checkers_and_people_are_told_of_the_same_options() -> None:
 
 
 def test_the_command_line_names_options_as_run_does() -> None:
-    parser = _parser()
+    parser = make_parser()
     command = next(
         action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
     ).choices["run"]

@@ -220,5 +220,5 @@ def test_more_levels_than_the_store_can_tell_apart_are_refused() -> None:
         return p
 
     assert len(build(deep(255)).levels) == 255
-    with pytest.raises(mw.PipelineError, match=r"'C255' stands behind 255 others.*mw\.by_key"):
+    with pytest.raises(mw.PipelineError, match=r"'C255' is after 255 others.*mw\.by_key"):
         build(deep(256))

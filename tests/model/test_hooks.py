@@ -72,7 +72,7 @@ def test_a_hook_that_nobody_would_run_is_refused_when_it_is_added(hook: str) -> 
     async def both(self: Any, given: Any) -> Any:
         yield given
 
-    with pytest.raises(mw.PipelineError, match=f"{hook} has a yield in it.*self.produce"):
+    with pytest.raises(mw.PipelineError, match=f"{hook} has a yield.*self.produce"):
         single(computation(**{hook: generator}))
     for wrong in (coroutine, both):
         with pytest.raises(mw.PipelineError, match=f"{hook} is defined with async def.*write def {hook}"):
@@ -101,7 +101,7 @@ def test_a_timer_without_process_timer_is_an_error_of_the_hook(clock: Any, harne
 
     h = harness(single(Forgotten()))
     with pytest.raises(
-        mw.UserCodeError, match=r"'close', and Forgotten has no process_timer.*define process_timer"
+        mw.UserCodeError, match=r"'close', but Forgotten has no process_timer.*define process_timer"
     ) as raised:
         h.send("in", {}, timestamp=1, key="k")
     assert (raised.value.computation, raised.value.key) == ("C", "k")

@@ -276,7 +276,7 @@ def test_several_fields_may_be_nested(harness: MakeHarness) -> None:
             ["a", "b"],
             "raised TypeError: the field 'b' is True: a key is made of texts",
         ),
-        ({"user": {"id": 1.5}}, ["user.id"], "returned 1.5, which is no str"),
+        ({"user": {"id": 1.5}}, ["user.id"], "returned 1.5, which is neither a str"),
     ],
 )
 def test_a_field_that_is_missing_or_no_key_is_named(

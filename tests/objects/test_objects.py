@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import millwheel as mw
 from millwheel.objects import Objects, open_client, open_objects
+from millwheel.store.open import open_store
 from tests.servers.s3 import Server
 
 
@@ -50,8 +53,11 @@ def test_an_object_is_replaced_read_in_part_and_removed(objects: Objects) -> Non
     objects.put("a", b"old")
     objects.put("a", b"new value")
     assert objects.get("a") == b"new value"
-    assert objects.get("a", first=3) == b"new"
-    assert objects.get("a", first=100) == b"new value"
+    assert objects.get("a", length=3) == b"new"
+    assert objects.get("a", length=100) == b"new value"
+    assert objects.get("a", start=4, length=3) == b"val"
+    assert objects.get("a", start=4, length=100) == b"value"
+    assert objects.get("b", start=4, length=3) is None
     objects.delete(["a", "was never there"])
     assert objects.get("a") is None
     objects.delete([])
@@ -75,7 +81,7 @@ def test_an_object_of_some_megabytes_is_whole(objects: Objects) -> None:
 def test_a_bucket_that_is_not_there_is_said(s3: Server) -> None:
     objects = open_objects(s3.url("no-such-bucket", "prefix"))
     for request in (lambda: objects.create("a", b""), lambda: objects.get("a"), lambda: objects.list("log")):
-        with pytest.raises(mw.MillWheelError, match=r"no-such-bucket.*there is no such bucket\. Make it"):
+        with pytest.raises(mw.MillWheelError, match=r"no-such-bucket.*there is no such bucket\. Create it"):
             request()
 
 
@@ -132,3 +138,19 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(mw.MillWheelError, match=r"pip install 'millwheel-spark\[object\]'"):
         open_client("s3://bucket/prefix")
+
+
+def test_a_driver_removes_what_a_killed_process_has_left_in_a_folder(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/store")
+    store.shards[0].write([(b"a", b"1")])
+    old, new = (tmp_path / "store/shard-00/log" / f".part-{name}" for name in ("old", "new"))
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(old, (two_days_ago, two_days_ago))
+    os.utime(tmp_path / "store/store.json", (two_days_ago, two_days_ago))
+    store.lock("a driver")
+    assert not old.exists()
+    assert new.exists(), "its writer may be alive"
+    assert (tmp_path / "store/store.json").exists()
+    store.close()

@@ -100,3 +100,21 @@ def test_a_join_drops_late_records_and_counts_them() -> None:
         h.advance("r", 20)
     h.send("l", {"k": "x"}, timestamp=19)
     assert h.status().dropped["out"] == 1
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_key_has_one_timer_for_many_records_and_keeps_those_of_the_window(how: Any) -> None:
+    p = mw.Pipeline("join")
+    left, right = p.inject("l", source()), p.inject("r", source())
+    left.key_by("k").join(right.key_by("k"), within=10, how=how, name="out")
+    h = mw.testing.Harness(p)
+    for time in range(100):
+        with h.epoch():
+            for stream in ("l", "r"):
+                h.send(stream, {"k": "x"}, timestamp=time)
+                h.advance(stream, time)
+        assert all(len(rows) <= 12 for rows in h.state("out", "x"))
+    h.drain()
+    assert len(h.output("out")) == sum(abs(a - b) <= 10 for a in range(100) for b in range(100))
+    assert h.status().timers["out"] == 1
+    assert h.state("out", "x") is None

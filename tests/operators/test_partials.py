@@ -48,7 +48,7 @@ def test_records_of_files_are_added_up_where_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(lines(500)) + "\n")
-    monkeypatch.setattr(route, "_WORTH_IT", 1)
+    monkeypatch.setattr(route, "WORTH_IT", 1)
     blobs: list[int] = []
     packed = partials._packed
     monkeypatch.setattr(partials, "_packed", lambda *args: blobs.append(1) or packed(*args))

@@ -219,6 +219,10 @@ BAD: dict[str, Any] = {
     "a join with no stream": (lambda s: s.key_by("k").join("b", within=1, name="x"), "a stream"),
     "a join without keys": (lambda s: s.key_by("k").join(s, within=1, name="x"), "key_by"),
     "a span below 0": (lambda s: s.key_by("k").join(s.key_by("k"), within=-1, name="x"), "span"),
+    "a join with itself without a name": (
+        lambda s: s.key_by("k").join(s.key_by("k"), within=1),
+        'a joined with itself is a stream of its own: name it, name="pairs"',
+    ),
     "a quantile of 2": (lambda s: mw.agg.quantile("n", 2), "0 to 1"),
     "a field that is none": (lambda s: mw.agg.sum(3), "field"),
     "top 0": (lambda s: s.top("x", 0, by="n", window=mw.windows.tumbling(1)), "1 or more"),
@@ -231,7 +235,7 @@ BAD: dict[str, Any] = {
     "a name that an injector has": (lambda s: s.map(len).named("b"), "an injector writes a stream 'b'"),
     "a name that an operator has": (lambda s: (counted(s, "n"), s.named("n")), "computation 'n' writes"),
     "an operator with the name of a step": (lambda s: (s.named("n"), counted(s, "n")), "already"),
-    "a stream that is made of itself": (lambda s: counted(counted(s.map(len), "n"), "a"), "made of"),
+    "a stream that is made of itself": (lambda s: counted(counted(s.map(len), "n"), "a"), "its own input"),
 }
 
 
@@ -247,6 +251,24 @@ def test_a_mistake_is_an_error_when_it_is_made(mistake: str) -> None:
     p.inject("b", source())
     with pytest.raises(mw.PipelineError, match=words):
         make(stream)
+
+
+@pytest.mark.parametrize(
+    ("window", "words"),
+    [
+        (mw.windows.sliding(10, 4), "a record is in 2 or 3 windows, by its timestamp"),
+        (mw.windows.sliding(4, 10), "the last 6 of every 10 microseconds are in no window"),
+        (mw.windows.sliding(10, 5), None),
+    ],
+)
+def test_windows_that_do_not_meet_their_steps_are_a_warning(
+    window: mw.windows.Window, words: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    mw.Pipeline("sliding").inject("a", source()).key_by("k").window(window)
+    assert [words] * (words is not None) == [
+        record.getMessage().rpartition("every, so " if words and "2 or 3" in words else ": ")[2]
+        for record in caplog.records
+    ]
 
 
 def test_a_stream_of_another_pipeline_is_refused() -> None:

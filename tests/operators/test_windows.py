@@ -269,6 +269,18 @@ def test_a_late_record_joins_a_session_that_is_still_open() -> None:
     assert h.status().dropped["out"] == 0
 
 
+@pytest.mark.parametrize("lateness", [0, 5])
+def test_a_late_record_behind_a_session_that_is_gone_begins_one_of_its_own(lateness: int) -> None:
+    h, _ = one(mw.windows.session(10), lateness=lateness)
+    send(h, 0)
+    h.advance("a", 10 + lateness)
+    assert h.state("out", "x") is None
+    send(h, 9)
+    h.drain()
+    assert [found[:3] for found in emitted(h)] == [(0, 10, 1), (9, 19, 1)]
+    assert (h.status().late["out"], h.status().dropped["out"]) == (1, 0)
+
+
 class Longest:
     """An aggregate of one's own: the longest text, and how many there were."""
 
@@ -328,13 +340,13 @@ def test_first_and_last_go_by_timestamp() -> None:
 
 
 @pytest.mark.parametrize("q", [0, 0.25, 0.5, 0.9, 1])
-def test_a_quantile_lies_between_its_neighbours(q: float) -> None:
+@pytest.mark.parametrize("numbers", [[5, 1, 9, 7, 3, 3], [-math.inf, 1, 2, math.inf], [-math.inf, math.inf]])
+def test_a_quantile_lies_between_its_neighbours(q: float, numbers: list[float]) -> None:
     p = mw.Pipeline("quantile")
     p.inject("a", source()).key_by("k").window(mw.windows.tumbling(100)).aggregate(
         "out", found=mw.agg.quantile("n", q)
     )
     h = mw.testing.Harness(p)
-    numbers = [5, 1, 9, 7, 3, 3]
     for time, number in enumerate(numbers):
         h.send("a", {"k": "x", "n": number}, timestamp=time)
     h.drain()
@@ -378,6 +390,27 @@ def test_a_mean_of_large_integers_is_exact_though_their_sum_has_more_than_64_bit
         h.send("a", {"at": 2**63 - 1 - 2**40}, timestamp=time)
     h.drain()
     assert [r.value["mean"] for r in h.output("out")] == [float(2**63 - 1 - 2**40)]
+
+
+def test_early_results_of_merged_sessions_count_from_the_first_record() -> None:
+    p = mw.Pipeline("early")
+    p.inject("a", source()).key_by("k").window(mw.windows.session(10), early=10).count("out")
+    h = mw.testing.Harness(p)
+    h.send("a", {"k": "x"}, timestamp=0)
+    h.advance_wall(10)
+    h.advance_wall(15)
+    h.send("a", {"k": "x"}, timestamp=15)
+    h.advance_wall(17)
+    h.send("a", {"k": "x"}, timestamp=8)  # one session, which began at 0 of wall time
+    h.advance_wall(19)
+    assert [r.value["count"] for r in h.output("out")] == [1]
+    h.advance_wall(20)
+    assert [(r.value["count"], r.value["revision"]) for r in h.output("out")] == [(1, 0), (3, 1)]
+    h.send("a", {"k": "x"}, timestamp=9)
+    with h.epoch():
+        h.advance_wall(31)
+        h.send("a", {"k": "x"}, timestamp=10)
+    assert [r.value["count"] for r in h.output("out")] == [1, 3, 5]
 
 
 def _sums(kind: Any, *values: Any) -> mw.testing.Harness:
@@ -424,3 +457,13 @@ def test_an_approximate_count_is_near_the_exact_one() -> None:
     h.drain()
     (value,) = [record.value for record in h.output("out")]
     assert abs(value["about"] / 2_100 - 1) < 0.06
+
+
+@pytest.mark.parametrize("window", [mw.windows.tumbling(10), mw.windows.session(5)], ids=str)
+def test_a_sum_of_texts_is_an_error_that_says_where_they_come_from(window: Any) -> None:
+    p = mw.Pipeline("texts")
+    stream = p.inject("in", mw.injectors.Records([]))
+    stream.key_by(lambda value: "all").window(window).aggregate("out", total=mw.agg.sum("price"))
+    h = mw.testing.Harness(p)
+    with pytest.raises(mw.UserCodeError, match=r"'1.50' is not a number. Fields of CSV are text"):
+        h.send("in", {"price": "1.50"}, timestamp=1)

@@ -145,7 +145,7 @@ def test_an_answer_that_is_lost_costs_a_job_which_finds_the_epoch_committed(
     spark: SparkSession, tmp_path: Path, as_jobs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[int] = []
-    ask = resident._SparkResident.ask
+    ask = resident.SparkResident.ask
 
     def loses(self: Any, plan: bytes) -> Any:
         answer = ask(self, plan)
@@ -154,7 +154,7 @@ def test_an_answer_that_is_lost_costs_a_job_which_finds_the_epoch_committed(
             raise ConnectionResetError("the answer is lost")
         return answer
 
-    monkeypatch.setattr(resident._SparkResident, "ask", loses)
+    monkeypatch.setattr(resident.SparkResident, "ask", loses)
     mw.run(_pipeline(tmp_path), store=tmp_path / "store", spark=spark)
     assert lost
     assert as_jobs[:4] == [1, 2, 3, 4]
@@ -165,30 +165,30 @@ def test_stale_tasks_that_go_on_writing_change_nothing(
     spark: SparkSession, tmp_path: Path, as_jobs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of them, one after the other, are given up with the plan in hand, and are not cancelled."""
-    given_up: list[resident._SparkResident] = []
+    given_up: list[resident.SparkResident] = []
     kept: list[Channel] = []
-    ask = resident._SparkResident.ask
+    ask = resident.SparkResident.ask
 
-    def gives_up(self: resident._SparkResident, plan: bytes) -> Any:
+    def gives_up(self: resident.SparkResident, plan: bytes) -> Any:
         if len(given_up) == 2:
             return ask(self, plan)
         assert self._channel is not None
-        self._channel.send(resident._PLAN, [plan])
+        self._channel.send(resident.PLAN, [plan])
         kept.append(self._channel)
         self._channel = None
         given_up.append(self)
         raise ConnectionResetError("taken for dead")
 
-    monkeypatch.setattr(resident._SparkResident, "ask", gives_up)
-    monkeypatch.setattr(resident._SparkResident, "cancel", lambda self: None)
-    monkeypatch.setattr(resident, "_BACKOFF", 1)
+    monkeypatch.setattr(resident.SparkResident, "ask", gives_up)
+    monkeypatch.setattr(resident.SparkResident, "cancel", lambda self: None)
+    monkeypatch.setattr(resident, "BACKOFF", 1)
     mw.run(_pipeline(tmp_path), store=tmp_path / "store", spark=spark)
     assert _output(tmp_path) == WHOLE
     for task, channel in zip(given_up, kept, strict=True):
         kind, _ = channel.receive(60.0)  # it has done what it was asked, before or after the job
-        assert kind == resident._FRAMES
+        assert kind == resident.FRAMES
         channel.close()
-        task._thread.join(60.0)
+        task.thread.join(60.0)
     assert _output(tmp_path) == WHOLE
     assert mw.run(_pipeline(tmp_path), store=tmp_path / "store", spark=spark).records_in == 0
 
@@ -204,26 +204,26 @@ def test_a_stale_task_that_wakes_when_later_epochs_are_committed_is_refused(
                 time.sleep(0.01)
 
     kept: list[Channel] = []
-    ask = resident._SparkResident.ask
+    ask = resident.SparkResident.ask
 
-    def gives_up(self: resident._SparkResident, plan: bytes) -> Any:
+    def gives_up(self: resident.SparkResident, plan: bytes) -> Any:
         if kept or Plan.from_bytes(plan).epoch != 11:
             return ask(self, plan)
         assert self._channel is not None
-        self._channel.send(resident._PLAN, [plan])
+        self._channel.send(resident.PLAN, [plan])
         eventually(sign.exists)
         kept.append(self._channel)
         self._channel = None
         raise ConnectionResetError("taken for dead")
 
-    monkeypatch.setattr(resident._SparkResident, "ask", gives_up)
-    monkeypatch.setattr(resident._SparkResident, "cancel", lambda self: None)
+    monkeypatch.setattr(resident.SparkResident, "ask", gives_up)
+    monkeypatch.setattr(resident.SparkResident, "cancel", lambda self: None)
     mw.run(_pipeline(tmp_path, wait), store=tmp_path / "store", spark=spark)
     assert _output(tmp_path) == WHOLE
     wakes.touch()
     kind, parts = kept[0].receive(60.0)
     kept[0].close()
-    assert kind == resident._FRAMES
+    assert kind == resident.FRAMES
     errors = [Frame.from_bytes(part).error for part in parts]
     assert all(isinstance(load_error(error), mw.FencedError) for error in errors), errors
     assert _output(tmp_path) == WHOLE
@@ -237,7 +237,7 @@ def test_one_that_is_idle_ends_and_gives_its_slot_back(
     active_jobs: Callable[[], int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resident, "_IDLE_AFTER", 0.5)
+    monkeypatch.setattr(resident, "IDLE_AFTER", 0.5)
     source = tmp_path / "in"
     source.mkdir()
 

@@ -2,10 +2,12 @@
 
 Each host has working copies of its own. Requests are lost, before they are carried out or behind it, come
 twice, or late; lists are behind. Copies are lost, snapshots are taken, and the log is removed behind them.
+Blocks are small, so that copies have gaps, of which some are closed at any moment.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +17,12 @@ from functools import partial
 from millwheel.objects import Entry, Unanswered
 from millwheel.store.base import Get, Shard, Store
 from millwheel.store.memory import MemoryShard
+from millwheel.store.objects.blocks import PartGone
+from millwheel.store.objects.gaps import number_entry, number_of
 from millwheel.store.objects.log import Log, Puts
 from millwheel.store.objects.shard import Clocks, ObjectShard
 from millwheel.store.objects.snapshots import Snapshots
-from millwheel.store.objects.working_copy import Moved, number_entry, number_of
+from millwheel.store.objects.working_copy import Moved
 
 HOSTS = 3
 GRACE = 150.0
@@ -75,10 +79,12 @@ class Network:
         self._tick()
         self._objects[name] = (data, self.time)
 
-    def get(self, name: str, *, first: int | None = None) -> bytes | None:
+    def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes | None:
         self._tick()
         found = self._objects.get(name)
-        return None if found is None else found[0][:first]
+        if "/parts/" in name:
+            self.happened["part read" if found is not None else "part gone"] += 1
+        return None if found is None else found[0][start : None if length is None else start + length]
 
     def list(self, prefix: str, after: str = "", most: int | None = None) -> list[Entry]:
         self._tick()
@@ -129,12 +135,12 @@ class MemoryCopy:
         fill(made)
         self._shard = made
 
+    def discard(self) -> None:
+        self._shard = None
+
     @contextmanager
     def courtesy(self) -> Iterator[None]:
         yield
-
-    def lose(self) -> None:
-        self._shard = None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -152,9 +158,20 @@ class _Shard:
     def snapshot(self) -> Iterator[object]:
         if self._network.random.random() < 0.02:
             self._network.happened["copy lost"] += 1
-            self._copy.lose()
+            self._copy.discard()
+        elif self._network.random.random() < 0.05:
+            self._fill_in_part()
         with self._shard.snapshot() as snapshot:
             yield snapshot
+
+    def _fill_in_part(self) -> None:
+        """Closes some gaps of the copy, as a process does that is killed in the middle."""
+        if self._copy.number() is not None and self._shard.lazy.base() is not None:
+            with suppress(PartGone):  # it is found out when a step needs it
+                for _ in itertools.islice(
+                    self._shard.lazy.close_gaps(), self._network.random.randrange(1, 8)
+                ):
+                    self._network.happened["gap closed"] += 1
 
     def write(self, *arguments: object, **options: object) -> None:
         self._shard.write(*arguments, **options)  # type: ignore[arg-type]
@@ -188,15 +205,16 @@ def _shard(network: Network, number: int) -> _Shard:
     width = 4 if number else 1
     copy = MemoryCopy()
     log = Log(network, "store", folder, patience=1e9, clock=lambda: network.time, pause=lambda seconds: None)
-    log._each = map  # type: ignore[method-assign, assignment]
+    log.each = map  # type: ignore[method-assign, assignment]
     shard = ObjectShard(
         log,
         copy,  # type: ignore[arg-type]
-        Snapshots(network, "store", folder, width),
+        Snapshots(network, "store", folder, width, block=100),
         width=width,
         grace=GRACE,
         clocks=Clocks(lambda: network.time, lambda: network.time),
         background=False,
+        first=500,
     )
     return _Shard(network, shard, copy)
 

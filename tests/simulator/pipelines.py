@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -367,3 +368,60 @@ def check_replayed(found: Simulated) -> None:
 replayed.check = check_replayed  # type: ignore[attr-defined]
 replayed.first = windows  # type: ignore[attr-defined]
 replayed.variants = (_with_a_replay_and_more,)  # type: ignore[attr-defined]
+
+
+class Sees(mw.Computation):
+    """Keeps which reading of the table each record has seen, and passes it on."""
+
+    def process_record(self, record: mw.Record) -> None:
+        seen = [record.value["part"], record.value["n"], record.value["read"]]
+        self.state.setdefault("seen", []).append(seen)
+        if "One" in record.value["to"]:
+            self.produce("passed", {"seen": seen, "word": record.value["word"]})
+
+
+_readings = itertools.count(1)
+
+
+def _read_anew() -> list[dict[str, Any]]:
+    """Another table at every reading, in whatever process."""
+    read = next(_readings)
+    return [{"word": f"w{number}", "read": read} for number in range(_KEYS)]
+
+
+class Numbered(Parts):
+    """Records that can be told apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for part, records in self._parts.items():
+            self._parts[part] = [
+                mw.Record(value={**r.value, "part": part, "n": number, "to": ["One"]}, timestamp=r.timestamp)
+                for number, r in enumerate(records)
+            ]
+
+
+def looked_up() -> mw.Pipeline:
+    """A side table that changes before every epoch, seen by two consumers under other keys."""
+    p = mw.Pipeline("looked up")
+    found = p.inject("words", Numbered()).lookup(_read_anew, on="word", refresh=1).named("found")
+    found.key_by("word").process(Sees(), name="One", outputs=["passed"])
+    p.add(Sees(), name="Two", inputs={"found": _all_together}, outputs=["passed"])
+    p.stream("passed").lookup(_read_anew, on="word", refresh=1).named("again")
+    p.add(Keeps(), name="Last", inputs={"again": _all_together}, outputs=["kept"])
+    return p
+
+
+def check_looked_up(found: Simulated) -> None:
+    """Every record is there once, and everybody has seen it with one version of the table."""
+    seen = [[r.value["part"], r.value["n"], r.value["read"]] for r in found.outputs["found"]]
+    assert len({(part, n) for part, n, _ in seen}) == len(seen) == _RECORDS
+    for name in ("One", "Two"):
+        kept = sorted(one for state in found.states[name].values() for one in state["seen"])
+        assert kept == sorted(seen), f"{name} has seen other versions than the sink"
+    again = sorted(record.value["read"] for record in found.outputs["again"])
+    assert sorted(token["read"] for token in found.states["Last"]["all"]["tokens"]) == again
+    assert len(again) == 2 * _RECORDS
+
+
+looked_up.check = check_looked_up  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ _CASES = [
 ]
 _ON_THE_NETWORK = (
     *("refused", "late", "late, taken", "late, refused", "lost", "repeated"),
-    *("behind", "copy lost", "snapshot", "removed"),
+    *("behind", "copy lost", "snapshot", "removed", "part read", "gap closed"),
 )
 
 

@@ -24,10 +24,11 @@ from millwheel.watermark.authority import WatermarkAuthority
 from millwheel.worker import cache as cache_module
 from millwheel.worker import epoch
 from millwheel.worker import fencing as fencing_module
+from millwheel.worker import keyed as keyed_module
 from millwheel.worker import step as step_module
 from millwheel.worker.commit import IntervalState, Outcome, StepCommit
-from millwheel.worker.inbox import SeenIds
 from millwheel.worker.route import Router
+from millwheel.worker.seen_ids import SeenIds
 from millwheel.worker.step import Worker
 from tests.simulator import pipelines
 
@@ -46,7 +47,7 @@ def _ids_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def _send_before_commit(patch: pytest.MonkeyPatch) -> None:
     """Productions leave although the write that they belong to did not come to pass."""
-    original = step_module._Attempt.run
+    original = step_module.Attempt.run
 
     def run(self: Any, *rest: Any) -> Outcome:
         outcome = original(self, *rest)
@@ -65,7 +66,7 @@ def _send_before_commit(patch: pytest.MonkeyPatch) -> None:
             outcome: Outcome = self.sent
             return outcome
 
-    patch.setattr(step_module._Attempt, "run", run)
+    patch.setattr(step_module.Attempt, "run", run)
     patch.setattr(Worker, "step", step)
 
 
@@ -104,14 +105,14 @@ def _checkpoint_without_productions(patch: pytest.MonkeyPatch) -> None:
 
 
 def _checkpoint_not_stored(patch: pytest.MonkeyPatch) -> None:
-    original = step_module._Attempt.writes
+    original = step_module.Attempt.writes
 
     def writes(self: Any, outcome: Outcome) -> Any:
         puts, deletes = original(self, outcome)
         place = checkpoint_key(self._level, self._interval.first)
         return [put for put in puts if put[0] != place], deletes
 
-    patch.setattr(step_module._Attempt, "writes", writes)
+    patch.setattr(step_module.Attempt, "writes", writes)
 
 
 def _plan_not_journaled(patch: pytest.MonkeyPatch) -> None:
@@ -133,8 +134,8 @@ def _intervals_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
     """What a task writes between a new driver's look at an interval and its write is written over."""
-    patch.setattr(fencing_module, "_Moved", type("Ignored", (Exception,), {}))
-    original = fencing_module._fence_shard
+    patch.setattr(fencing_module, "Moved", type("Ignored", (Exception,), {}))
+    original = fencing_module.fence_shard
 
     def fence(shard: Any, mine: Any, sequencer: int) -> None:
         class Unguarded:
@@ -146,12 +147,12 @@ def _fence_that_looks_once(patch: pytest.MonkeyPatch) -> None:
 
         original(Unguarded, mine, sequencer)  # type: ignore[arg-type]
 
-    patch.setattr(fencing_module, "_fence_shard", fence)
+    patch.setattr(fencing_module, "fence_shard", fence)
 
 
 def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
     """A receiver believes the fastest of its senders."""
-    original = epoch._merge
+    original = epoch.merge_watermarks
 
     def merge(plan: Any, frames: Any, level: int) -> dict[str, int]:
         merged = original(plan, frames, level)
@@ -160,7 +161,7 @@ def _watermark_leads(patch: pytest.MonkeyPatch) -> None:
                 merged[name] = max(merged[name], frame.watermarks[name])
         return merged
 
-    patch.setattr(epoch, "_merge", merge)
+    patch.setattr(epoch, "merge_watermarks", merge)
 
 
 def _watermarks_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -190,13 +191,13 @@ def _offsets_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _due_timers_hold_nothing(patch: pytest.MonkeyPatch) -> None:
     """Due timers that were left over do not hold the watermark."""
-    original = step_module.KeyedRun.run
+    original = keyed_module.KeyedRun.run
 
     def run(self: Any, *rest: Any) -> None:
         original(self, *rest)
         self.report.more_due = False
 
-    patch.setattr(step_module.KeyedRun, "run", run)
+    patch.setattr(keyed_module.KeyedRun, "run", run)
 
 
 def _cache_without_proof(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +214,7 @@ def _cache_of_the_sequencer(patch: pytest.MonkeyPatch) -> None:
 
 def _cache_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """A worker keeps what it was about to write, whether or not that came to pass; no nonce would tell."""
-    original = step_module._Attempt.writes
+    original = step_module.Attempt.writes
 
     def writes(self: Any, outcome: Outcome) -> Any:
         found = original(self, outcome)
@@ -221,7 +222,7 @@ def _cache_before_the_commit(patch: pytest.MonkeyPatch) -> None:
             self.reading.keep(self.token, *found)
         return found
 
-    patch.setattr(step_module._Attempt, "writes", writes)
+    patch.setattr(step_module.Attempt, "writes", writes)
     patch.setattr(cache_module, "proves", lambda kept, state, epoch: kept.nonce and kept[:2] == state[:2])
 
 
@@ -288,6 +289,20 @@ _FAULTS = {
     "records are sent by an old map": _RESHAPED,
 }
 
+
+def _tables_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    """An epoch that is run again sees the tables that it looks up as they are by then."""
+    original = driver_module.Driver.next_plan
+
+    def next_plan(self: Any, *rest: Any) -> Any:
+        if self.recovering is not None:
+            self.lookups.refresh(self.now())
+            self.recovering = replace(self.recovering, lookups=self.lookups.versions())
+        return original(self, *rest)
+
+    patch.setattr(driver_module.Driver, "next_plan", next_plan)
+
+
 _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "who catches up joins too early": (_joins_too_early, [pipelines.replayed]),
     "who catches up is not left out": (_passed_by_nobody, [pipelines.replayed]),
@@ -310,6 +325,7 @@ _BUGS: dict[str, tuple[Plant, list[Any]]] = {
     "a plan is run again on another map": (_recovered_on_another_map, [pipelines.windows, pipelines.draws]),
     "records are sent by an old map": (_map_of_the_first_epoch, [pipelines.windows]),
     "due timers left over hold nothing": (_due_timers_hold_nothing, [pipelines.windows]),
+    "a retry looks up another version": (_tables_as_they_are, [pipelines.looked_up]),
     "a cache that is trusted without proof": (_cache_without_proof, [pipelines.windows]),
     "a cache that looks at the owner alone": (_cache_of_the_sequencer, [pipelines.windows]),
     "a cache that does not look at the nonce": (_cache_before_the_commit, [pipelines.draws]),

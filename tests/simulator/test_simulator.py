@@ -27,6 +27,7 @@ _CASES = [
     (pipelines.held, None),
     (pipelines.held_apart, None),
     (pipelines.in_order, None),
+    (pipelines.looked_up, pipelines.check_looked_up),
 ]
 _PARTS = 2  # so that progress is seen; in the second one, a few records are many, and are sent by tablet
 
@@ -37,8 +38,8 @@ def test_every_schedule_ends_as_the_undisturbed_run(
     make: object, check: object, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if part:
-        monkeypatch.setattr("millwheel.worker.route._MANY", 4)
-        monkeypatch.setattr("millwheel.worker.route._OFTEN", 2)
+        monkeypatch.setattr("millwheel.worker.route.MANY", 4)
+        monkeypatch.setattr("millwheel.worker.route.OFTEN", 2)
     share = _SCHEDULES // len(_CASES) // _PARTS
     happened = simulate(
         make,  # type: ignore[arg-type]
@@ -53,6 +54,7 @@ def test_every_schedule_ends_as_the_undisturbed_run(
         "late",
         "repeat",
         "fail",
+        "raises",
         "slow",
         "cut",
         "jump",

@@ -97,7 +97,7 @@ def test_a_sink_that_goes_on_failing_ends_the_run_with_its_message_and_the_next_
     assert "the disk is on fire" in message
     assert "stream 'out'" in message
     assert "Nothing is lost" in message
-    assert "running again continues it" in message
+    assert "run again to continue it" in message
     failed = _attempts(folder)
     assert len(failed) > 1
     assert _written(folder) == []

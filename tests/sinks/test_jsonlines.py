@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import millwheel as mw
 from millwheel.errors import FencedError
-from millwheel.sinks.jsonlines import _line, _lines
+from millwheel.sinks.line_text import line_of, lines_of
 from millwheel.sinks.segments import Segments
 from millwheel.sinks.staging import Staging
 from millwheel.store.memory import MemoryStore
@@ -129,6 +130,7 @@ class TestFormat:
     def test_a_key_of_any_text_is_written(self, sink: mw.sinks.JsonLines, tmp_path: Path) -> None:
         _put(sink, [_record(1, key="\ud800"), _record(2, key="\x00")])
         assert [line["value"] for line in _written(tmp_path / "out")] == [1, 2]
+        assert [record.key for record in sink.records()] == ["\ud800", "\x00"]
 
     def test_the_records_of_a_folder_can_be_read_back(self, sink: mw.sinks.JsonLines) -> None:
         records = [_record({"n": i}, key=f"k{i}", timestamp=i) for i in range(5)]
@@ -329,7 +331,7 @@ class TestCrash:
 def _names_the_sink(error: mw.MillWheelError, sink: str, folder: Path) -> None:
     text = str(error)
     assert text.startswith(f"{sink}('{folder}'): the sink's folder {folder} cannot be written (")
-    assert text.endswith("make room on its disk, and run again; nothing is lost")
+    assert text.endswith("free some space on its disk, and run again; nothing is lost")
 
 
 def test_a_run_whose_sink_has_a_full_disk_says_so_and_the_next_one_delivers(tmp_path: Path) -> None:
@@ -342,7 +344,7 @@ def test_a_run_whose_sink_has_a_full_disk_says_so_and_the_next_one_delivers(tmp_
     store = MemoryStore()
     with (
         full_disk(1_000),
-        pytest.raises(SinkFailure, match=r"^stream 'in': JsonLines.*make room on its disk"),
+        pytest.raises(SinkFailure, match=r"^stream 'in': JsonLines.*free some space on its disk"),
     ):
         run(pipeline(), store)
     assert not [name for name in os.listdir(tmp_path / "out" / ".staged") if name.startswith(".")]
@@ -459,10 +461,10 @@ def test_a_driver_that_wakes_up_after_it_was_taken_over_adds_nothing_twice(tmp_p
     new.begin("store", 2, 1 << 20)
     staging.put(3, 0, b"three\n")
     new.commit(3)
-    old._add(staged)
-    old._dirty = True
+    old.append(staged)
+    old.dirty = True
     with pytest.raises(FencedError):
-        old._sync()
+        old.sync()
     new.close()
     assert (tmp_path / "part-0000000001.jsonl").read_bytes() == b"one\ntwo\nthree\n"
 
@@ -476,8 +478,30 @@ _DEEP = st.lists(st.recursive(_SCALARS | st.binary(), st.lists) | st.dictionarie
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_lines_say_the_same_whichever_way_they_are_written(values: list[Any]) -> None:
     keys = [f"k{n}" for n in range(len(values))]
-    written = _lines(keys, list(range(len(values))), values)
+    written = lines_of(keys, list(range(len(values))), values)
     lines = [json.loads(line) for line in written.split(b"\n") if line]
-    one_by_one = b"".join(map(_line, keys, range(len(values)), values)).split(b"\n")
+    one_by_one = b"".join(map(line_of, keys, range(len(values)), values)).split(b"\n")
     assert lines == [json.loads(line) for line in one_by_one if line]
     assert written.endswith(b"\n") or not written
+
+
+@pytest.mark.parametrize("copied", [None, 0, 1, 7])
+def test_an_epoch_is_added_whole_where_the_kernel_copies_a_part_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int | None
+) -> None:
+    real = os.copy_file_range
+
+    def copy(source: int, target: int, count: int, at: None, to: int) -> int:
+        if copied is None:
+            raise OSError(errno.EXDEV, "between file systems")
+        return real(source, target, min(count, copied), at, to) if copied else 0
+
+    monkeypatch.setattr(os, "copy_file_range", copy)
+    sink = _begun(JsonLines(tmp_path / "out"))
+    for epoch in (1, 2):
+        for shard in range(2):
+            sink.write(epoch, shard, [_record([epoch, shard, i]) for i in range(3)])
+        sink.commit(epoch)
+    sink.close()
+    wanted = [[epoch, shard, i] for epoch in (1, 2) for shard in range(2) for i in range(3)]
+    assert [record.value for record in sink.records()] == wanted

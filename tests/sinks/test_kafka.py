@@ -33,7 +33,7 @@ def _record(value: Any, *, time: int = 5_000, key: str = "k") -> mw.Record:
 @pytest.fixture
 def topic(kafka: Broker) -> Iterator[str]:
     yield kafka.make_topic(f"t-{uuid.uuid4().hex}")
-    module._writers.clear()
+    module.writers.clear()
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_an_epoch_that_is_written_again_is_there_once(
 ) -> None:
     def again(epoch: int, shard: int, records: list[mw.Record]) -> None:
         if process != "the same process":
-            module._writers.clear()
+            module.writers.clear()
         sink.write(epoch, shard, records)
 
     for _ in range(2):
@@ -92,11 +92,11 @@ def test_an_attempt_that_was_overtaken_by_another_process_adds_nothing(
     sink: mw.sinks.Kafka, values: Callable[[], list[str]]
 ) -> None:
     sink.write(1, 0, [_record(1)])
-    mine = dict(module._writers)
-    module._writers.clear()
+    mine = dict(module.writers)
+    module.writers.clear()
     sink.write(2, 0, [_record(2)])  # the other process
-    module._writers.clear()
-    module._writers.update(mine)
+    module.writers.clear()
+    module.writers.update(mine)
     sink.write(2, 0, [_record(2)])
     sink.write(3, 0, [_record(3)])
     assert values() == ["1", "2", "3"]
@@ -105,7 +105,7 @@ def test_an_attempt_that_was_overtaken_by_another_process_adds_nothing(
 def test_a_producer_that_died_in_its_transaction_leaves_nothing_to_be_seen(
     kafka: Broker, topic: str, sink: mw.sinks.Kafka, values: Callable[[], list[str]]
 ) -> None:
-    name = f"millwheel-{sink._origin[:12]}-{topic}-0"
+    name = f"millwheel-{sink.origin[:12]}-{topic}-0"
     dead = Producer({"bootstrap.servers": kafka.servers, "transactional.id": name})
     dead.init_transactions(30)
     dead.begin_transaction()
@@ -162,7 +162,7 @@ def test_epochs_that_are_run_again_by_another_driver_are_there_once(
 ) -> None:
     store, failing = MemoryStore(), Failing()
     for _ in range(10):
-        module._writers.clear()
+        module.writers.clear()
         try:
             run(_pipeline(Kafka(kafka.servers, topic), failing), store)
             break

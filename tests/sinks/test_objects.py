@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,8 +12,8 @@ import pyarrow.dataset as ds
 import pytest
 
 import millwheel as mw
-from millwheel.objects import Bucket
-from millwheel.sinks import object_publisher
+from millwheel.objects import Bucket, open_objects
+from millwheel.sinks import object_publisher, object_staging
 from millwheel.store.memory import MemoryStore
 from tests.servers.s3 import Server
 from tests.store.driving import run
@@ -138,7 +139,7 @@ def test_of_two_drivers_that_publish_at_once_one_is_first(
         return real(self, *arguments)
 
     monkeypatch.setattr(Bucket, "create", overtaken)
-    publisher.close()
+    publisher.schedule.close()
     assert taken
     assert place.values() == [1]
     assert len(place.objects()) == 1
@@ -171,5 +172,55 @@ def test_what_windows_emit_is_written_there_too(place: Place) -> None:
 def test_a_bucket_that_is_not_there_is_an_error_before_the_first_epoch(s3: Server) -> None:
     for sink in (mw.sinks.JsonLines(s3.url("nowhere", "x")), mw.sinks.Parquet(s3.url("nowhere", "x"))):
         sink.open()
-        with pytest.raises(mw.MillWheelError, match=r"there is no such bucket\. Make it, or correct the URL"):
+        with pytest.raises(
+            mw.MillWheelError, match=r"there is no such bucket\. Create it, or correct the URL"
+        ):
             sink.begin("a", 0)
+
+
+def test_credentials_and_rights_that_are_missing_are_errors_before_the_first_epoch(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import obstore
+    from obstore.exceptions import PermissionDeniedError
+
+    def refused(*rest: Any, **more: Any) -> Any:
+        raise PermissionDeniedError("403 Forbidden: AccessDenied")
+
+    object_publisher.publishers.clear()
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
+        sink = place.sink()
+        sink.open()
+        with pytest.raises(mw.MillWheelError, match="credentials are not accepted") as raised:
+            sink.begin("a", 0)
+        assert "wrong-secret" not in str(raised.value)
+    with monkeypatch.context() as patch:
+        for name in ("put", "list"):
+            patch.setattr(obstore, name, refused)
+        sink = place.sink()
+        sink.open()
+        with pytest.raises(mw.MillWheelError, match="need the rights to list, read, write and delete"):
+            sink.begin("a", 0)
+
+
+def test_a_server_that_is_away_is_an_error_and_nothing_is_lost(
+    place: Place, s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (object_publisher, object_staging):
+        monkeypatch.setattr(module, "open_objects", functools.partial(open_objects, patience=0.5))
+    sink = place.begun(every=0)
+    sink.write(1, 0, [_record(10)])
+    s3.stop()
+    try:
+        with pytest.raises(mw.MillWheelError, match="the server cannot be reached"):
+            sink.commit(1)
+        with pytest.raises(mw.MillWheelError, match="the server cannot be reached"):
+            sink.close()
+        with pytest.raises(mw.MillWheelError, match="the server cannot be reached"):
+            place.begun(epoch=1)
+    finally:
+        s3.start()
+    again = place.begun(epoch=1)
+    assert place.values() == [10]
+    again.close()

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import millwheel as mw
-from millwheel.sinks import parquet
+from millwheel.sinks import parquet_publisher
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.servers.disk import full_disk
@@ -34,7 +34,7 @@ def _record(value: Any, *, time: int = 5, key: str = "k", stream: str = "out") -
 
 def _begun(path: Path, *, origin: str = "a store", epoch: int = 0, **options: Any) -> mw.sinks.Parquet:
     """A sink as a driver has opened it, whose store has committed an epoch."""
-    parquet._publishers.pop(path, None)  # as in a new process
+    parquet_publisher.publishers.pop(path, None)  # as in a new process
     sink = Parquet(path, **{"every": 3_600, **options})
     sink.open()
     sink.begin(origin, epoch)
@@ -62,7 +62,7 @@ def test_a_row_has_the_key_the_timestamp_and_the_value_as_json(tmp_path: Path) -
     rows = sorted(_rows(tmp_path), key=lambda row: row["timestamp"])
     assert rows[1] == {
         "key": "é",
-        "timestamp": datetime.datetime(1970, 1, 2, 0, 0, 0, 7, datetime.UTC),
+        "timestamp": datetime.datetime(1970, 1, 2, 0, 0, 0, 7, datetime.timezone.utc),
         "value": '{"a": [1, null]}',
         "stream": "out",
         "date": "1970-01-02",
@@ -80,7 +80,7 @@ def test_a_schema_makes_columns_of_fields(tmp_path: Path) -> None:
     assert table.schema.field("count").type == pa.int32()
 
 
-@pytest.mark.parametrize("value", [{"count": "many"}, "no dict", {"count": 2**40}], ids=str)
+@pytest.mark.parametrize("value", [{"count": "many"}, "no dict", {"count": 2**40}, {"count": 2**63}], ids=str)
 def test_a_value_that_does_not_fit_the_schema_says_so(tmp_path: Path, value: Any) -> None:
     sink = _begun(tmp_path, schema={"count": "int32"})
     with pytest.raises(mw.MillWheelError, match="no field 'count' that is int32"):
@@ -163,7 +163,7 @@ def test_a_driver_that_is_gone_while_it_publishes_leaves_each_row_once(
 
         return call
 
-    publisher = parquet._publishers[tmp_path]
+    publisher = parquet_publisher.publishers[tmp_path]
     staging = publisher._staging
     with monkeypatch.context() as patch:
         if point == "before the state":
@@ -229,7 +229,7 @@ def test_spark_reads_it_while_it_is_written(tmp_path: Path, spark: SparkSession)
     for epoch in range(1, 4):
         sink.write(epoch, 0, [_record(epoch, time=epoch * DAY)])
         sink.commit(epoch)
-        parquet._publishers[tmp_path]._publish()
+        parquet_publisher.publishers[tmp_path].schedule.publish_now()
         sink.write(epoch + 1, 1, [_record("under way")])
         found = spark.read.parquet(str(tmp_path)).collect()
         assert sorted(row["value"] for row in found) == [str(n) for n in range(1, epoch + 1)]
@@ -242,7 +242,7 @@ def _full(path: Path, change: Callable[[], None]) -> None:
     with pytest.raises(mw.MillWheelError) as caught:
         change()
     assert str(caught.value).startswith(f"Parquet('{path}'): the sink's folder {path} cannot be written (")
-    assert str(caught.value).endswith("make room on its disk, and run again; nothing is lost")
+    assert str(caught.value).endswith("free some space on its disk, and run again; nothing is lost")
 
 
 def test_a_full_disk_while_files_are_written_leaves_none_of_them(tmp_path: Path) -> None:
@@ -274,13 +274,13 @@ def test_a_full_disk_while_files_are_moved_publishes_each_record_once(
             moved.append(self)
         make(self, *arguments, **options)
 
-    publisher = parquet._publisher(path)
+    publisher = parquet_publisher.publisher(path)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", full)
-        _full(path, publisher._publish_later)
+        _full(path, publisher.schedule.publish_now)
     assert len(_values(path)) == 1
     sink.write(2, 0, [_record("d")])  # the pipeline went on meanwhile
     sink.commit(2)
-    publisher._publish_later()
+    publisher.schedule.publish_now()
     assert _values(path) == sorted(f'"{value}"' for value in "abcd")
     sink.close()

@@ -189,10 +189,10 @@ def test_a_server_that_stays_away_is_an_error_that_says_where(url: str) -> None:
 
 def test_each_process_connects_once(url: str) -> None:
     sink = _begun(Postgres(url, "once"))
-    first = module._connections[url]
+    first = module.connections[url]
     for epoch in range(1, 4):
         sink.write(epoch, 0, [_record(epoch)])
-    assert module._connections[url] is first
+    assert module.connections[url] is first
 
 
 def test_upsert_on_names_columns(url: str) -> None:
@@ -201,5 +201,5 @@ def test_upsert_on_names_columns(url: str) -> None:
 
 
 def test_moments_that_no_calendar_has_are_infinite() -> None:
-    assert module._moment(mw.MIN_TIME + 1) == "-infinity"
-    assert module._moment(0) == datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    assert module.to_moment(mw.MIN_TIME + 1) == "-infinity"
+    assert module.to_moment(0) == datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)

@@ -73,6 +73,24 @@ def test_a_batch_that_fails_comes_again_with_the_same_number_and_rows(
     assert [path.name for path in tmp_path.rglob(".staged/*")] == ["state"]
 
 
+def test_a_failure_is_an_error_of_that_commit_and_the_next_one_tries_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = Batches()
+    sink = mw.sinks.SparkTable(spark, batches, every=0, staging=tmp_path)
+    spark_table._begun.clear()
+    sink.begin("a", 0)
+    batches.failing = True
+    sink.write(1, 0, [_record(10)])
+    with pytest.raises(mw.MillWheelError, match=r"batch 1 could not be written \(ValueError: not now\)"):
+        sink.commit(1)
+    batches.failing = False
+    sink.write(2, 0, [_record(20)])
+    sink.commit(2)
+    sink.close()
+    assert batches.seen == [(1, [10]), (1, [10]), (2, [20])]
+
+
 def test_rows_are_appended_to_a_path_in_a_format_and_partitioned(spark: SparkSession, tmp_path: Path) -> None:
     p = mw.Pipeline("spark table")
     values = [{"n": n, "part": "ab"[n % 2]} for n in range(20)]

@@ -102,7 +102,7 @@ def test_a_row_has_the_key_the_timestamp_and_the_value_as_json(table: Table) -> 
     found = sorted(table.rows(), key=lambda row: row["timestamp"], reverse=True)
     assert found[0] == {
         "key": "é",
-        "timestamp": datetime.datetime(1970, 1, 2, 0, 0, 0, 7, datetime.UTC),
+        "timestamp": datetime.datetime(1970, 1, 2, 0, 0, 0, 7, datetime.timezone.utc),
         "value": '{"a": [1, null]}',
     }
     assert (found[1]["key"], found[1]["value"]) == ("?", '"\\\\xff"')
@@ -339,6 +339,20 @@ def test_delta_makes_few_files_of_many(tmp_path: Path) -> None:
     assert len(table.values()) == 11
 
 
+def test_tables_of_one_name_in_two_catalogs_are_two_tables(tmp_path: Path) -> None:
+    tables = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        tables.append(Table("iceberg", tmp_path / name))
+    p = mw.Pipeline("tables")
+    p.inject("in", mw.injectors.Records([_record(i, time=i) for i in range(30)], per_epoch=7))
+    for table in tables:
+        p.sink("in", table.sink(every=0))
+    run(p, MemoryStore())
+    for table in tables:
+        assert table.values() == sorted(range(30), key=str)
+
+
 def test_iceberg_names_the_epoch_in_the_snapshot(tmp_path: Path) -> None:
     table = Table("iceberg", tmp_path)
     sink = table.begun(every=0)
@@ -427,10 +441,10 @@ def test_a_value_that_does_not_fit_the_schema_says_so(table: Table, value: Any) 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"schema": {"key": "string"}}, "key is a column of the table already"),
-        ({"schema": {"n": "no type"}}, "the type of 'n' is 'no type', which is none of Arrow's"),
-        ({"partition_by": "country"}, "partition_by names country, which is none of the columns"),
-        ({"upsert_on": ["key", "n"]}, "upsert_on names n, which is none of the columns"),
+        ({"schema": {"key": "string"}}, "key is already a column of the table"),
+        ({"schema": {"n": "no type"}}, "the type of 'n' is 'no type', which is not an Arrow type"),
+        ({"partition_by": "country"}, "partition_by names country, which is not one of the columns"),
+        ({"upsert_on": ["key", "n"]}, "upsert_on names n, which is not one of the columns"),
         ({"upsert_on": [3]}, "upsert_on takes names of columns"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -479,6 +493,30 @@ def test_writers_that_always_come_first_are_an_error_in_the_end(
         assert "other writers came first 20 times" in _error(sink.close)
     table.begun(epoch=1).close()
     assert table.values() == ["a"]
+
+
+def test_a_compaction_that_fails_is_a_warning_and_the_next_commit_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Table("delta", tmp_path)
+    sink = table.begun(every=0, compact_after=2)
+    failing = True
+
+    def compact(self: Any) -> None:
+        if failing:
+            raise mw.MillWheelError("no room")
+        original(self)
+
+    original = table.rows_class.compact
+    monkeypatch.setattr(table.rows_class, "compact", compact)
+    for epoch in range(1, 6):
+        failing = epoch < 3
+        sink.write(epoch, 0, [_record(epoch)])
+        sink.commit(epoch)
+    assert "small files were not compacted: no room" in caplog.text
+    assert table.values() == sorted(range(1, 6), key=str)
+    assert table.files() == 2
+    sink.close()
 
 
 def test_a_package_that_is_missing_says_how_to_install_it(

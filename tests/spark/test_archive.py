@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pyspark
@@ -24,7 +25,7 @@ def kept(tmp_path: Path) -> Archive:
 def _put(kept: Archive, content: bytes = b"classes") -> Path:
     made = kept.folder / "made"
     made.write_bytes(content)
-    path = kept.folder / f"{kept.key}-{class_archive._hash(made)}.jsa"
+    path = kept.folder / f"{kept.key}-{class_archive.file_hash(made)}.jsa"
     made.chmod(0o600)
     return made.rename(path)
 
@@ -44,7 +45,7 @@ def test_a_damaged_archive_is_not_used(kept: Archive, damage: bytes) -> None:
 def test_a_damaged_archive_is_removed_so_that_another_one_is_made(kept: Archive) -> None:
     _put(kept).write_bytes(b"klasses")
     kept.find()
-    assert kept._missing()
+    assert kept.is_missing()
 
 
 def test_an_archive_that_others_may_write_is_not_used(kept: Archive) -> None:
@@ -62,7 +63,7 @@ def test_a_home_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_while_one_process_makes_it_no_other_does(kept: Archive) -> None:
-    with class_archive._alone(kept.folder / f"{kept.key}.lock") as mine:
+    with class_archive.alone(kept.folder / f"{kept.key}.lock") as mine:
         assert mine
         assert kept.make(lambda made: None) is None
         assert kept.make_later() is None
@@ -71,7 +72,7 @@ def test_while_one_process_makes_it_no_other_does(kept: Archive) -> None:
 def test_after_a_failure_it_is_not_tried_at_every_start(kept: Archive) -> None:
     assert kept.make(lambda made: None) is None
     assert kept.make_later() is None
-    assert not kept._missing()
+    assert not kept.is_missing()
 
 
 def test_what_a_killed_maker_left_is_removed(kept: Archive) -> None:
@@ -85,6 +86,30 @@ def test_what_a_killed_maker_left_is_removed(kept: Archive) -> None:
     assert path is not None
     assert kept.find() == path
     assert sorted(found.name for found in kept.folder.iterdir()) == sorted([path.name, f"{kept.key}.lock"])
+
+
+def test_the_archives_of_a_few_environments_are_kept_and_those_used_last_stay(kept: Archive) -> None:
+    others = [kept.folder / f"millwheel-of-environment-{number}-0.jsa" for number in range(10)]
+    for age, other in enumerate(others):
+        other.write_bytes(b"classes")
+        os.utime(other, (time.time() - 60 * age,) * 2)
+    left = kept.folder / "millwheel-of-environment-x.making-1"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    made = kept.make(lambda path: _nothing(path.write_bytes(b"classes")))
+    assert made is not None
+    assert {path for path in kept.folder.iterdir() if path.suffix != ".lock"} == {made, *others[:7]}
+
+
+def test_an_archive_that_is_used_counts_as_new(kept: Archive) -> None:
+    path = _put(kept)
+    os.utime(path, (0, 0))
+    assert kept.find() == path
+    assert path.stat().st_mtime > 0
+
+
+def _nothing(_: object) -> None:
+    """Takes what a write returns."""
 
 
 def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +155,7 @@ def _started(
     monkeypatch.setattr("millwheel.spark.jvm.launch", launch)
     monkeypatch.setattr(class_archive, "archive", lambda: kept)
     monkeypatch.setattr(Archive, "make_later", lambda self: launched.append("make it"))
-    session._start_jvm(_Conf(), ours, "")  # type: ignore[arg-type]
+    session.start_jvm(_Conf(), ours, "")  # type: ignore[arg-type]
     return launched
 
 

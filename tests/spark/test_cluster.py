@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,10 @@ import pytest
 
 from millwheel.errors import StoreError
 from millwheel.spark import module_zip, probe
-from millwheel.spark.cluster import _PACKAGES
+from millwheel.spark.cluster import PACKAGES
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_store
+from tests.architecture.project import project
 from tests.servers.cluster import Standalone, driver_environment, python_without, standalone
 from tests.servers.processes import Unavailable
 
@@ -88,9 +88,8 @@ def test_millwheel_run_ships_itself_and_the_users_modules(cluster: Standalone, t
 
 
 def test_executors_are_asked_for_every_dependency() -> None:
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    needed = {re.split("[<>=]", requirement)[0] for requirement in project["dependencies"]}
-    assert set(_PACKAGES) == needed - {"pyspark"}
+    needed = {re.split("[<>=]", requirement)[0] for requirement in project()["dependencies"]}
+    assert set(PACKAGES) == needed - {"pyspark"}
 
 
 def test_a_package_that_an_executor_lacks_is_named_at_start_up(cluster: Standalone, tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_a_python_that_an_executor_cannot_start_is_said(cluster: Standalone, tmp
     done = _run(cluster, tmp_path, tmp_path / "no-such-python", str(tmp_path / "store"))
     assert done.returncode == 1
     assert "Cannot run program" in _message(done.stderr)
-    assert "PYSPARK_PYTHON says which Python they start" in done.stderr
+    assert "PYSPARK_PYTHON names the Python they start" in done.stderr
 
 
 def test_lmdb_is_refused_where_an_executor_does_not_see_the_disk(cluster: Standalone, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import millwheel as mw
-from millwheel.spark.tasks import _no_collection, _Permanent
+from millwheel.spark.tasks import Permanent, no_collection
 from tests.computations import Echo
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_a_worker_has_its_modules_out_of_the_collectors_sight(spark: SparkSessio
 def test_what_is_made_after_the_first_tasks_is_still_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     freezes: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(1))
-    permanent = _Permanent()
+    permanent = Permanent()
     for _ in range(1_000):
         permanent.task()
     assert len(freezes) == 4
@@ -47,7 +47,7 @@ def test_the_collector_is_on_again_after_a_task_that_failed(monkeypatch: pytest.
     monkeypatch.setattr(gc, "freeze", lambda: None)
 
     def failing() -> None:
-        with _no_collection():
+        with no_collection():
             assert not gc.isenabled()
             raise ValueError("a hook")
 

@@ -101,17 +101,17 @@ def test_tasks_on_several_machines_have_no_folder(master: str) -> None:
 def test_files_are_in_memory_where_there_is_room(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    monkeypatch.setattr(shared_memory, "_ROOM", room)
+    monkeypatch.setattr(shared_memory, "ROOM", room)
     made = Parcels(spark.sparkContext)
     folder = Path(made.folder(1) or "")
     assert folder.is_dir()
-    assert folder.is_relative_to(shared_memory._MEMORY if not room else SparkFiles.getRootDirectory())
+    assert folder.is_relative_to(shared_memory.MEMORY if not room else SparkFiles.getRootDirectory())
     made.close()
     assert not folder.parent.exists()
 
 
 def test_a_place_that_is_not_there_has_no_room(tmp_path: Path) -> None:
-    assert not shared_memory._has_room(str(tmp_path / "nowhere"))
+    assert not shared_memory.has_room(str(tmp_path / "nowhere"))
 
 
 _KILLED = """
@@ -166,13 +166,13 @@ def _running(
     driver.sizer.bound = _COUNT
     executor = SparkExecutor(spark.sparkContext, graph, driver.numbers, store)
     seen: list[list[Path]] = []
-    clean = executor._cleaner.clean
+    clean = executor.cleaner.clean
 
     def look(rdd: Any, place: str | None) -> None:
         seen.append([] if place is None else list(Path(place).iterdir()))
         clean(rdd, place)
 
-    executor._cleaner.clean = look  # type: ignore[assignment, method-assign]
+    executor.cleaner.clean = look  # type: ignore[assignment, method-assign]
     try:
         yield driver, executor, seen
     finally:
@@ -187,7 +187,7 @@ class TestOnSpark:
         with _running(p, spark, tmp_path) as (driver, executor, seen):
             while (plan := driver.next_plan()) is not None:
                 driver.run(plan, executor)
-            root = executor._parcels._root
+            root = executor.parcels.root
             assert root is not None
             assert root.is_dir()
         assert sorted(record.value["n"] for record in sink.records) == list(range(_COUNT))
@@ -218,15 +218,15 @@ class TestOnSpark:
 
 
 def _lose_next() -> None:
-    real = shared_memory._filed
+    real = shared_memory.filed
 
     def lose(*given: Any) -> list[shared_memory.Parcel]:
-        shared_memory._filed = real
+        shared_memory.filed = real
         found = real(*given)
         Path(found[0][0]).unlink()  # type: ignore[arg-type]
         return found
 
-    shared_memory._filed = lose
+    shared_memory.filed = lose
 
 
 def test_a_start_removes_the_frames_of_a_run_of_which_everything_was_killed(
@@ -235,6 +235,6 @@ def test_a_start_removes_the_frames_of_a_run_of_which_everything_was_killed(
     left = tmp_path / "millwheel-frames-killed"
     (left / "1-1").mkdir(parents=True)
     (left / "owner").touch()
-    monkeypatch.setattr(shared_memory, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(shared_memory, "MEMORY", str(tmp_path))
     Parcels(spark.sparkContext).close()
     assert not left.exists()

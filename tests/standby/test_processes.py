@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -51,6 +53,17 @@ def _view(store: str) -> View | None:
         opened.close()
 
 
+def _sender(folder: Path) -> Callable[[int], None]:
+    source = folder / "in"
+    source.mkdir()
+
+    def send(number: int) -> None:
+        (source / f".{number}").write_text(f'{{"t": {number}, "n": {number}}}\n')
+        os.rename(source / f".{number}", source / f"{number}.jsonl")
+
+    return send
+
+
 _CASES = [
     *(("lmdb", "killed"), ("postgres", "hangs")),
     *(("lmdb", "hangs"), ("postgres", "killed"), ("s3", "killed"), ("s3", "hangs")),
@@ -59,13 +72,7 @@ _CASES = [
 
 @pytest.mark.parametrize(("where", "way"), _CASES if _NIGHTLY else _CASES[:2], indirect=["where"])
 def test_the_standby_goes_on_when_the_leader_is_gone(way: str, where: str, tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-
-    def send(number: int) -> None:
-        (source / f".{number}").write_text(f'{{"t": {number}, "n": {number}}}\n')
-        os.rename(source / f".{number}", source / f"{number}.jsonl")
-
+    send = _sender(tmp_path)
     processes = [_start(tmp_path, where, number) for number in range(2)]
     by_id = {process.pid: process for process in processes}
     try:
@@ -107,3 +114,42 @@ def test_the_standby_goes_on_when_the_leader_is_gone(way: str, where: str, tmp_p
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     assert read_output(tmp_path) == [1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not _NIGHTLY, reason="three Sparks at a time")
+@pytest.mark.parametrize("where", ["lmdb", "postgres"], indirect=True)
+def test_of_two_standbys_of_a_killed_leader_one_leads_and_the_other_waits_on(
+    where: str, tmp_path: Path
+) -> None:
+    send = _sender(tmp_path)
+    processes = {process.pid: process for process in (_start(tmp_path, where, n) for n in range(3))}
+
+    def leader_with(standbys: int) -> int | None:
+        view = _view(where)
+        if view is None or not view.running or len(view.standbys) != standbys:
+            return None
+        return int(view.owner.split()[1])
+
+    leaders: list[int] = []
+
+    def led(number: int) -> bool:
+        leader = leader_with(3 - number)
+        if leader is None or read_output(tmp_path) != [*range(1, number + 1)]:
+            return False
+        leaders.append(leader)
+        return True
+
+    try:
+        for number in range(1, 4):
+            send(number)
+            eventually(partial(led, number), 120)
+            leader = leaders[-1]
+            assert processes[leader].poll() is None
+            os.killpg(leader, signal.SIGKILL)
+            processes[leader].wait()
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert sorted(leaders) == sorted(processes), "each of them led once, and no driver failed"

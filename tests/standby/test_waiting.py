@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import millwheel as mw
-from millwheel.errors import StandbyEnded
+from millwheel.errors import EngineGone, StandbyEnded
 from millwheel.job import Job
 from millwheel.master.driver import Driver
 from millwheel.master.ending import Ending
@@ -73,6 +73,21 @@ class _World:
     def shown(self) -> list[str]:
         with self.store.journal.snapshot() as snapshot:
             return [one.owner for one in read_standbys(snapshot, int(self.now * 1e6))]
+
+
+def test_one_that_could_not_lead_ends_while_another_leads() -> None:
+    world = _World()
+
+    def unable() -> None:
+        if world.rests > 20:
+            raise EngineGone("Spark's JVM has ended")
+
+    standby = Standby(
+        world.store, "the standby", able=unable, clock=lambda: world.now, pause=world.pause, wall=lambda: 0
+    )
+    with pytest.raises(EngineGone):
+        standby.wait()
+    assert world.shown() == []
 
 
 def test_where_nobody_leads_it_does_not_wait() -> None:

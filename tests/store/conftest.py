@@ -12,6 +12,7 @@ from millwheel.store.memory import MemoryStore
 from millwheel.store.objects.object_store import ObjectStore
 from millwheel.store.open import open_store
 from millwheel.store.postgres.postgres_store import PostgresStore
+from tests.store.gaps import full_of_gaps
 
 Open = Callable[..., PostgresStore]
 Host = Callable[..., ObjectStore]
@@ -21,25 +22,28 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
-@pytest.fixture(params=["lmdb", "memory", "postgres", "folder", "s3"])
+@pytest.fixture(params=["lmdb", "memory", "postgres", "folder", "gaps", "s3"])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Store]]:
     """Makes stores of one kind; all of them are closed behind the test."""
     made: list[Store] = []
 
-    def make(shards: int = 1) -> Store:
+    def make(shards: int = 1, tablets: int = 64) -> Store:
         store: Store
         if request.param == "lmdb":
-            store = LmdbStore(tmp_path / f"store-{len(made)}", shards=shards)
+            store = LmdbStore(tmp_path / f"store-{len(made)}", shards=shards, tablets=tablets)
         elif request.param == "postgres":
             url = request.getfixturevalue("schema_url")
-            store = open_store(f"{url}_{len(made)}", shards=shards)
+            store = open_store(f"{url}_{len(made)}", shards=shards, tablets=tablets)
         elif request.param == "folder":
-            store = open_store(f"file://{tmp_path}/objects-{len(made)}", shards=shards)
+            store = open_store(f"file://{tmp_path}/objects-{len(made)}", shards=shards, tablets=tablets)
+        elif request.param == "gaps":
+            url = f"file://{tmp_path}/objects-{len(made)}"
+            store = full_of_gaps(open_store(url, shards=shards, tablets=tablets))
         elif request.param == "s3":
             prefix, _, query = request.getfixturevalue("s3_url").partition("?")
-            store = open_store(f"{prefix}-{len(made)}?{query}", shards=shards)
+            store = open_store(f"{prefix}-{len(made)}?{query}", shards=shards, tablets=tablets)
         else:
-            store = MemoryStore(shards)
+            store = MemoryStore(shards, tablets)
         made.append(store)
         return store
 

@@ -16,7 +16,7 @@ import millwheel as mw
 from millwheel.master.ending import Ending
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.master.planner import Mode
-from millwheel.store.lmdb.environment import WRITES
+from millwheel.store.lmdb.lmdb_snapshot import WRITES
 from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.open import open_to_read
 from millwheel.watch.view import look

@@ -64,12 +64,10 @@ def contents(shard: Shard) -> dict[bytes, bytes]:
 
 def packing_much(store: Store) -> Store:
     """A store in PostgreSQL that packs also a single timer or row, as tests have few of them."""
-    from millwheel.store.postgres.postgres_store import (
-        PostgresShard,  # with psycopg, which not every machine has
-    )
+    from millwheel.store.postgres.packing import Packing  # with psycopg, which not every machine has
+    from millwheel.store.postgres.postgres_shard import PostgresShard
 
     for shard in store.shards:
         assert isinstance(shard, PostgresShard)
-        shard._bundler = Bundler(size=60, most=12, least=1)
-        shard._log = Log(most=4, least=1, pause=0)
+        shard.packing = Packing(Bundler(size=60, most=12, least=1), Log(most=4, least=1))
     return store

@@ -15,7 +15,9 @@ from millwheel.errors import StoreError
 from millwheel.store.base import Get, Range, just
 from millwheel.store.keyspace import KIND_WATERMARK, after, timer_key, timer_prefix
 from millwheel.store.postgres import schema, snapshot, timer_bundles
-from millwheel.store.postgres.postgres_store import PostgresShard, PostgresStore
+from millwheel.store.postgres.packing import Packing
+from millwheel.store.postgres.postgres_shard import PostgresShard
+from millwheel.store.postgres.postgres_store import PostgresStore
 from millwheel.store.postgres.row_runs import Log
 from millwheel.store.postgres.timer_bundles import Bundler
 from tests.servers.postgres import Cluster
@@ -47,7 +49,7 @@ OTHERS = [
 def timers(time: int, count: int, first: int = 0) -> list[tuple[bytes, bytes]]:
     """Index entries of one tablet, kind and time."""
     return [
-        (timer_key(1, b"\x00" * 8 + b"%04d" % key, KIND_WATERMARK, time), b"")
+        (timer_key(1, b"\x00" * 8 + b"%04d" % key, KIND_WATERMARK, time, 64), b"")
         for key in range(first, first + count)
     ]
 
@@ -143,8 +145,7 @@ def any_store(postgres: Cluster) -> Iterator[list[PostgresStore]]:
 
 def _pack_much(shard: PostgresShard) -> None:
     """Packs what is small already, and remembers nothing of what it has packed."""
-    shard._bundler = Bundler(size=14, most=5, least=2)
-    shard._log = Log(most=4, size=120, least=1, pause=0)
+    shard.packing = Packing(Bundler(size=14, most=5, least=2), Log(most=4, size=120, least=1))
 
 
 def _check_write(shard: PostgresShard, model: dict[bytes, bytes], step: Write) -> None:
@@ -186,7 +187,7 @@ def _check_read(shard: PostgresShard, model: dict[bytes, bytes], step: Read) -> 
 def test_any_sequence_of_writes_and_readings_is_that_of_a_dict(
     any_store: list[PostgresStore], monkeypatch: pytest.MonkeyPatch, steps: list[Write | Read]
 ) -> None:
-    monkeypatch.setattr(snapshot, "_FIRST_ROWS", 2)
+    monkeypatch.setattr(snapshot, "FIRST_ROWS", 2)
     first = any_store[0]
     first.sessions.run(lambda session: session.send(f"TRUNCATE {first.tables[1]}") and session.sync())
     shards = [store.shards[0] for store in any_store]
@@ -258,7 +259,7 @@ def test_a_bundle_is_no_entry(open_it: Open) -> None:
         assert snapshot.get(bundle) is None
         assert snapshot.get_each([bundle]) == [None]
     for puts, deletes in (([(bundle, b"")], []), ([], [bundle])):
-        with pytest.raises(StoreError, match="is no entry's key"):
+        with pytest.raises(StoreError, match="is not an entry's key"):
             shard.write(puts, deletes)
     assert contents(shard) == dict(timers(5, 9))
 
@@ -299,7 +300,7 @@ def test_a_row_that_is_there_already_does_not_keep_the_bundles_of_its_write_out(
 def test_a_server_that_knows_no_merge_cuts_bundles_too(
     open_it: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millwheel.store.postgres.postgres_store._MERGES", 10**9)
+    monkeypatch.setattr("millwheel.store.postgres.postgres_shard.MERGES", 10**9)
     store = open_it()
     store.shards[0].write(timers(5, 9))
     store.shards[0].write(timers(5, 3), [key for key, _ in timers(5, 6, 3)])

@@ -16,9 +16,15 @@ from millwheel.store.keyspace import (
     id_log_prefix,
     id_prefix,
     is_long,
+    part_of,
+    part_with,
     row_prefix,
     row_suffix,
+    rows_range,
+    tablet_bytes,
+    tablet_near,
     tablet_of,
+    tablets_of,
     time_bytes,
     time_of,
     timer_key,
@@ -37,13 +43,14 @@ _keys = st.one_of(
 )
 _kinds = st.sampled_from([KIND_WATERMARK, KIND_WALL, KIND_HOLD])
 _numbers = st.integers(0, 65_535)
+_tablets = st.sampled_from([64, 128, 256, 512, 1_024, 2_048, 4_096])
 
 
 @given(_keys)
 def test_a_key_of_any_length_fits_into_a_store(key: str) -> None:
     suffix = row_suffix(key)
     assert len(row_prefix(65_535) + suffix) <= _LONGEST
-    assert len(timer_key(65_535, suffix, KIND_HOLD, 2**63 - 1)) <= _LONGEST
+    assert len(timer_key(65_535, suffix, KIND_HOLD, 2**63 - 1, 64)) <= _LONGEST
 
 
 @given(_keys, _keys)
@@ -66,9 +73,23 @@ def test_a_short_key_is_in_its_place_and_a_long_one_says_so(key: str) -> None:
         assert key_text(suffix[8:]) == key
 
 
-@given(_keys)
-def test_the_place_of_a_key_says_its_tablet(key: str) -> None:
-    assert tablet_of(row_suffix(key)) == tablet(key)
+@given(_keys, _tablets)
+def test_the_place_of_a_key_says_its_tablet(key: str, tablets: int) -> None:
+    found = tablet(key, tablets)
+    assert tablet_of(row_suffix(key), tablets) == found == tablets_of([key], tablets)[0]
+    assert part_with(found, tablets) == part_of(row_suffix(key)) == tablet(key, 64)
+    start, stop = rows_range(7, found, tablets)
+    assert start <= row_prefix(7) + row_suffix(key) < stop
+
+
+@given(_keys, _tablets)
+def test_a_byte_of_a_key_says_the_tablet_within_its_shard(key: str, tablets: int) -> None:
+    found = tablet(key, tablets)
+    for shards in (tablets // 256 or 1, tablets // 64, tablets):
+        shard = found * shards // tablets
+        own = range(shard * tablets // shards, (shard + 1) * tablets // shards)
+        assert found in own
+        assert [tablet_near(byte, own.start) for byte in tablet_bytes(own)] == list(own)
 
 
 @given(st.text(alphabet=st.characters()))
@@ -82,12 +103,14 @@ def test_times_sort_as_their_bytes_do(one: int, other: int) -> None:
     assert time_of(time_bytes(one)) == one
 
 
-@given(_numbers, _keys, _kinds, _times)
-def test_an_index_entry_gives_back_its_time_and_its_row(number: int, key: str, kind: int, time: int) -> None:
-    entry = timer_key(number, row_suffix(key), kind, time)
+@given(_numbers, _keys, _kinds, _times, _tablets)
+def test_an_index_entry_gives_back_its_time_and_its_row(
+    number: int, key: str, kind: int, time: int, tablets: int
+) -> None:
+    entry = timer_key(number, row_suffix(key), kind, time, tablets)
     assert time_of(entry[TIMER_TIME]) == time
     assert entry[TIMER_SUFFIX:] == row_suffix(key)
-    prefix = timer_prefix(number, tablet(key), kind)
+    prefix = timer_prefix(number, tablet(key, tablets), kind)
     assert prefix <= entry < after(prefix)
 
 

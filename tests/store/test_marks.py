@@ -65,11 +65,11 @@ class TestPacking:
         assert [len(rows) for rows in found] == [1] * 16 + [8] * 14
 
     def test_how_much_a_process_remembers_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(timer_bundles, "_GROUPS", 3)
+        monkeypatch.setattr(timer_bundles, "GROUPS", 3)
         bundler = Bundler(least=2)
         for number in range(10):
             bundler.pack(_keys(GROUP[:-1] + bytes([number]), b"a", b"b"))
-            assert len(bundler._bundled) <= 3
+            assert len(bundler.bundled) <= 3
 
     def test_a_key_too_short_or_too_long_for_a_mark_is_a_row(self) -> None:
         odd = [b"T", GROUP, GROUP + b"x" * 600, GROUP + b"y" * 600]
@@ -77,7 +77,7 @@ class TestPacking:
 
     def test_where_bundles_stand_there_can_be_no_entry(self) -> None:
         timer_bundles.refuse_bundles([b"R", b"U", b"U" * 20, b"U" * 22])
-        with pytest.raises(StoreError, match="is no entry's key"):
+        with pytest.raises(StoreError, match="is not an entry's key"):
             timer_bundles.refuse_bundles([b"R", b"U" * 21])
 
 

@@ -128,7 +128,7 @@ class TestAddress:
         with pytest.raises(StoreError, match="there is no store"):
             open_store(store.address)
         open_store(url).close()
-        with pytest.raises(StoreError, match="it was removed and made anew"):
+        with pytest.raises(StoreError, match="it was removed and made again"):
             open_store(store.address)
 
     def test_of_two_that_make_a_store_at_once_the_first_decides(
@@ -183,22 +183,22 @@ class TestOneDriver:
 
         first = Lease(Folder(tmp_path))
         first.take("the one on another host", takeover=False)
-        assert first._mine is not None
-        first._mine["process"] = ["another", *process()[1:]]
-        first._write()
+        assert first.mine is not None
+        first.mine["process"] = ["another", *process()[1:]]
+        first.write()
         second = Lease(Folder(tmp_path), clock=lambda: now[0], pause=pause)
         assert second.holder() is None
 
         def renewed(seconds: float) -> None:
             pause(seconds)
-            assert first._mine is not None
-            first._mine["beat"] += 1
-            first._write()
+            assert first.mine is not None
+            first.mine["beat"] += 1
+            first.write()
 
-        second._pause = renewed
+        second.pause = renewed
         with pytest.raises(StoreError, match="in use by the one on another host"):
             second.take("second", takeover=False)
-        second._pause = pause
+        second.pause = pause
         second.take("second", takeover=False)
         assert now[0] >= 15
         first.release()  # it is not its own any more

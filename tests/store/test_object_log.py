@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from millwheel.errors import StoreError
 from millwheel.objects import Folder, Unanswered
 from millwheel.store.base import Get
+from millwheel.store.objects.log import Log, Payload
 from millwheel.store.objects.object_store import ObjectStore
 from millwheel.store.objects.shard import Clocks, ObjectShard
 from tests.store.conftest import Host
@@ -165,8 +167,8 @@ class TestRemoved:
         for store in found:
             shard = store.shards[0]
             assert isinstance(shard, ObjectShard)
-            shard._clocks = Clocks(lambda: now[0], lambda: 5.0)
-            shard._grace = self.GRACE
+            shard.clocks = Clocks(lambda: now[0], lambda: 5.0)
+            shard.grace = self.GRACE
         return found
 
     def _go_on(self, awake: ObjectStore, now: list[float]) -> None:
@@ -177,7 +179,7 @@ class TestRemoved:
             shard.write([(b"n", b"%d" % number)])
         now[0] += self.GRACE
         shard.checkpoint(grace=0)
-        assert awake._objects.get(shard._log.name(2)) is None
+        assert awake.objects.get(shard.log.name(2)) is None
 
     def test_a_copy_that_is_too_old_is_made_again(
         self, hosts: tuple[ObjectStore, ObjectStore], now: list[float]
@@ -198,7 +200,46 @@ class TestRemoved:
         def sleeps(get: Get) -> None:
             self._go_on(awake, now)
 
-        with pytest.raises(StoreError, match=r"stood still for longer than the log is kept"):
+        with pytest.raises(StoreError, match=r"was suspended for longer than the log is kept"):
             asleep.shards[0].write([(b"lost", b"")], (), sleeps)
         assert contents(asleep.shards[0]) == {b"first": b"", b"n": b"4"}
         assert contents(awake.shards[0]) == {b"first": b"", b"n": b"4"}
+
+
+class TestHalfMadeObjects:
+    """A server that was killed in a put says that the object exists, and does not have it."""
+
+    class Halved(Folder):
+        half = True
+
+        def create(self, name: str, data: bytes) -> bool:
+            return False if self.half else super().create(name, data)
+
+    @pytest.fixture
+    def halved(self, tmp_path: Path) -> Halved:
+        return self.Halved(tmp_path)
+
+    def test_the_write_is_tried_for_the_patience_and_the_error_names_the_object(self, halved: Halved) -> None:
+        seconds = [0.0]
+        log = Log(halved, "s", "f", patience=60.0, clock=lambda: seconds[0], pause=_passing(seconds))
+        with pytest.raises(StoreError, match=r"f/log/0*1, as it exists.*60 seconds.*Remove the object"):
+            log.append(1, Payload.of([(b"a", b"1")], (), 1))
+        assert 60 < seconds[0] < 62
+
+    def test_a_server_that_has_recovered_is_waited_for(self, halved: Halved) -> None:
+        seconds = [0.0]
+
+        def pause(length: float) -> None:
+            seconds[0] += length
+            halved.half = seconds[0] < 5
+
+        log = Log(halved, "s", "f", patience=60.0, clock=lambda: seconds[0], pause=pause)
+        assert log.append(1, Payload.of([(b"a", b"1")], (), 1)) is None
+        assert log.read(1) is not None
+
+
+def _passing(seconds: list[float]) -> Callable[[float], None]:
+    def pause(length: float) -> None:
+        seconds[0] += length
+
+    return pause

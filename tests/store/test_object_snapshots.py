@@ -50,7 +50,7 @@ def test_a_process_that_was_killed_between_the_log_and_its_copy_loses_nothing(
     store = host("one")
     store.shards[0].write([(b"a", b"1")])
     with monkeypatch.context() as patch:
-        patch.setattr(_shard(store)._copy, "apply", lambda *arguments: None)
+        patch.setattr(_shard(store).copy, "apply", lambda *arguments: None)
         store.shards[0].write([(b"a", b"2")])
     store.close()
     again = host("one")
@@ -155,7 +155,7 @@ def test_parts_of_which_little_is_in_use_are_written_again_and_can_go(host: Host
     for number in range(63):
         store.shards[0].write([(_key(number, "x"), b"%d" % number)])
         _shard(store).checkpoint(grace=0)
-    manifest = _shard(store)._snapshots.read(_shard(store)._snapshots.newest())
+    manifest = _shard(store).snapshots.read(_shard(store).snapshots.newest())
     assert manifest is not None
     assert len(manifest.parts) < 64
     assert {path.name for path in _objects(tmp_path, "parts")} == {
@@ -182,8 +182,8 @@ def test_a_snapshot_is_taken_while_others_write(host: Host, monkeypatch: pytest.
     store = host("one")
     store.shards[0].write([(_key(n, "x"), b"0") for n in range(64)])
     writer = host("writer")
-    read = "millwheel.store.objects.snapshots._read_range"
-    original = __import__("millwheel.store.objects.snapshots", fromlist=["x"])._read_range
+    read = "millwheel.store.objects.snapshots.read_range"
+    original = __import__("millwheel.store.objects.snapshots", fromlist=["x"]).read_range
     count = iter(range(1000))
 
     def meanwhile(shard: object, key: bytes, width: int) -> object:
@@ -209,7 +209,7 @@ def test_a_part_that_is_missing_or_changed_is_refused(host: Host, tmp_path: Path
     with pytest.raises(StoreError, match=r"parts/.* is damaged"):
         host("third", readonly=True).verify()
     part.unlink()
-    with pytest.raises(StoreError, match="it is not there"):
+    with pytest.raises(StoreError, match="it is missing"):
         contents(host("other").shards[0])
 
 
@@ -220,7 +220,7 @@ def test_a_compacted_store_is_the_same_and_smaller(host: Host) -> None:
     expected = contents(store.shards[0])
     store.lock("compact")
     for shard in (store.journal, *store.shards):
-        shard._grace = 0.0  # type: ignore[attr-defined]
+        shard.grace = 0.0  # type: ignore[attr-defined]
     before, now = store.compact()
     assert now < before / 10
     assert contents(store.shards[0]) == contents(host("other").shards[0]) == expected

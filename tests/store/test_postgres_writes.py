@@ -17,7 +17,7 @@ from tests.store.driving import contents
 def test_a_write_ends_however_little_the_network_takes_at_once(open_it: Open) -> None:
     store = open_it()
     session = store.sessions.take()
-    with socket.socket(fileno=os.dup(session._connection.fileno())) as connection:
+    with socket.socket(fileno=os.dup(session.connection.fileno())) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     store.sessions.give(session)
     entries = {b"%d" % i: os.urandom(1_500_000) for i in range(7)}  # the last statement is a large one too
@@ -37,7 +37,7 @@ def test_a_value_of_100_megabytes_is_taken_and_replaced(open_it: Open) -> None:
 
 
 def test_a_server_that_knows_no_merge_does_the_same(open_it: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millwheel.store.postgres.postgres_store._MERGES", 10**9)
+    monkeypatch.setattr("millwheel.store.postgres.postgres_shard.MERGES", 10**9)
     shard = open_it().shards[0]
     shard.write([(b"a", b"1"), (b"b", b"2")])
     shard.write([(b"b", b"3"), (b"c", b"4")], [b"a"])
@@ -127,7 +127,7 @@ class TestPlaces:
         shard.write([(_row(n), b"old") for n in range(100)])
         with shard.snapshot() as snapshot:
             snapshot.get_each([_row(n) for n in range(100)])
-        monkeypatch.setattr("millwheel.store.postgres.postgres_store._STATEMENT", 1_000)
+        monkeypatch.setattr("millwheel.store.postgres.postgres_shard.STATEMENT", 1_000)
         sent.clear()
         shard.write([(_row(n), b"new%d" % n) for n in range(100)])
         assert set(sent) == {"WITH"}
@@ -137,7 +137,7 @@ class TestPlaces:
     def test_of_too_many_the_place_is_not_noted(
         self, open_it: Open, sent: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("millwheel.store.postgres.snapshot._MOST_PLACES", 3)
+        monkeypatch.setattr("millwheel.store.postgres.snapshot.MOST_PLACES", 3)
         shard = open_it().shards[0]
         shard.write([(_row(n), b"old") for n in range(10)])
         sent.clear()

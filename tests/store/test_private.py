@@ -40,7 +40,7 @@ def test_the_cache_of_an_executor_is_private(tmp_path: Path, monkeypatch: pytest
     from millwheel.spark import tasks
 
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    cache = tasks._cache("some-id", 1 << 20)
+    cache = tasks.open_cache("some-id", 1 << 20)
     assert cache is not None
     assert cache.usable(0)
     assert _modes(tmp_path / "millwheel-cache-some-id") == {("folder", 0o700), ("file", 0o600)}

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 import millwheel as mw
-from millwheel.master.delivery import deliver
 from millwheel.master.driver import Driver
 from millwheel.master.local_executor import LocalExecutor
-from millwheel.master.reports import reports_of
+from millwheel.master.reports import deliver, reports_of
 from millwheel.store.base import Store
 from millwheel.worker.envelope import Frame
 from millwheel.worker.step import Worker
@@ -130,7 +129,7 @@ def test_after_a_crash_between_the_steps_and_the_commit_the_same_is_delivered(
     assert plan is not None
     driver.journal.plan(plan, driver.graph)
     reports = reports_of(plan, executor.execute(plan))
-    deliver(driver.graph, plan, reports)
+    deliver(driver.graph, plan.epoch, reports)
     store.close()
 
     calls.clear()

@@ -98,7 +98,7 @@ class TestAFullDisk:
         store = LmdbStore(small_disk / "store")
         shard = store.shards[0]
         shard.write([(b"k", b"before")])
-        with pytest.raises(StoreError, match=r"disk is full.*make room"):
+        with pytest.raises(StoreError, match=r"disk is full.*free some space"):
             shard.write([(b"k", b"x" * 10_000_000)])
         assert contents(shard) == {b"k": b"before"}
         store.close()

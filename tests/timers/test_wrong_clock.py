@@ -150,7 +150,7 @@ def test_a_start_with_the_clock_behind_the_journal_says_so_and_begins_at_the_clo
     injector.records["b"].append(mw.Record(value=1, timestamp=2, key="early", id="x"))
     while (plan := driver.next_plan()) is not None:
         driver.run(plan, executor)
-    assert "Wall time begins anew at the clock" in caplog.text
+    assert "Wall time starts again at the clock" in caplog.text
     assert driver.now() == NOW
     assert driver.report().duplicates == {"C": 1}
     clock[0] += mw.MINUTE

@@ -84,7 +84,7 @@ def test_all_that_stands_against_it_is_told_at_once() -> None:
     new = _pipeline(key=mw.by("x"), codec=mw.codecs.json)
     found = _change(_pipeline(), new, RECORD)
     assert len(found.refusals) == 2
-    assert "the key extractor was by_key and is to be by('x')" in found.refusals[1]
+    assert "the key extractor was by_key and now is by('x')" in found.refusals[1]
     assert "the codec millwheel.codecs.json cannot read the state" in found.refusals[0]
     with pytest.raises(mw.PipelineError, match=r"cannot read.*; computation 'Both', stream 'in'"):
         found.check()

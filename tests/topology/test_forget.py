@@ -114,7 +114,7 @@ def test_in_the_pipeline_that_runs_it_is_not_forgotten() -> None:
     world.send(10)
     with pytest.raises(StoreError, match="'Goes' is in the pipeline that runs"):
         forget(world.running.store, "Goes", "a test")
-    with pytest.raises(StoreError, match="no computation 'Gose': it knows Stays, Goes"):
+    with pytest.raises(StoreError, match="no computation 'Gose': it has Stays, Goes"):
         forget(world.running.store, "Gose", "a test")
     world.running.driver.close()
     forget(world.running.store, "Goes", "a test")
@@ -142,8 +142,8 @@ def test_killed_in_the_middle_it_goes_on_when_called_again(monkeypatch: pytest.M
     world.send(60)
     number = world.running.driver.numbers["Goes"]
     world.running.apply(world.pipeline("Stays"))
-    monkeypatch.setattr(forgetting, "_BATCH", 7)
-    clear = forgetting._clear
+    monkeypatch.setattr(forgetting, "BATCH", 7)
+    clear = forgetting.clear
     left = 1
 
     def dies(shard: Shard, number: int) -> int:
@@ -153,7 +153,7 @@ def test_killed_in_the_middle_it_goes_on_when_called_again(monkeypatch: pytest.M
         left -= 1
         return clear(shard, number)
 
-    monkeypatch.setattr(forgetting, "_clear", dies)
+    monkeypatch.setattr(forgetting, "clear", dies)
     with pytest.raises(_Killed):
         forget(world.running.store, "Goes", "a test")
     assert world.entries(number) > 0
@@ -161,7 +161,7 @@ def test_killed_in_the_middle_it_goes_on_when_called_again(monkeypatch: pytest.M
     world.running.apply(world.pipeline("Stays", "Goes"))
     world.send(20)
     assert world.running.rows("Goes") == 20
-    monkeypatch.setattr(forgetting, "_clear", clear)
+    monkeypatch.setattr(forgetting, "clear", clear)
     world.running.apply(world.pipeline("Stays"))
     forget(world.running.store, "Goes", "a test")
     assert world.entries(number) == 0

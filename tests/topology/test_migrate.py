@@ -171,9 +171,7 @@ class Lacking(Count):
 def test_a_version_without_a_migration_is_refused_before_it_is_applied() -> None:
     world = World()
     world.send("a")
-    with pytest.raises(
-        mw.PipelineError, match=r"migrate\(\) cannot make state of version 1 one of version 2"
-    ):
+    with pytest.raises(mw.PipelineError, match=r"migrate\(\) cannot convert state of version 1 to version 2"):
         world.running.apply(world.pipeline(Lacking()))
 
 
@@ -194,7 +192,7 @@ def test_a_migration_that_fails_is_an_error_of_its_record_like_any_other() -> No
     assert world.running.driver.tally.totals.value["failed"] == {"C": 1}
     assert world.versions() == {"bad": 1, "good": 2}
     world.running.start(world.pipeline(Picky()))
-    with pytest.raises(mw.UserCodeError, match=r"state of version 1 cannot become one of version 2.*three"):
+    with pytest.raises(mw.UserCodeError, match=r"state of version 1 cannot be migrated to version 2.*three"):
         world.send("bad")
 
 

@@ -240,7 +240,7 @@ def test_what_cannot_be_brought_back_is_refused_with_the_reason() -> None:
     world = World()
     world.send(10)
     world.running.settle()
-    with pytest.raises(mw.PipelineError, match="'Old', which writes it, is there already"):
+    with pytest.raises(mw.PipelineError, match="'Old', which writes it, exists already"):
         world.running.apply(_chain(world, upper="earliest", old_reader=True))
     with pytest.raises(mw.PipelineError, match="needs it of 'Upper' too"):
         world.running.apply(_chain(world, upper=None))
@@ -260,7 +260,7 @@ def test_an_injector_that_cannot_go_back_says_so_and_nothing_has_changed() -> No
     world.log.__class__ = Forgetful
     world.send(10)
     world.running.settle()
-    with pytest.raises(mw.PipelineError, match="of the injector of 'in': it keeps nothing"):
+    with pytest.raises(mw.PipelineError, match="with the injector of 'in': it keeps nothing"):
         world.running.apply(world.pipeline("New"))
     world.running.start(world.pipeline("New", replay=None))
     world.send(5)

@@ -55,7 +55,7 @@ class Asking(threading.Thread):
 def _taken(requests: Requests) -> list[module.Request]:
     pause = threading.Event()
     for _ in range(3_000):
-        requests._looked = 0.0
+        requests.checked_at = 0.0
         if found := requests.take():
             return found
         pause.wait(0.01)
@@ -67,7 +67,7 @@ def test_what_is_asked_is_taken_once_and_answered(store: LmdbStore) -> None:
     asking = Asking(store)
     (request,) = _taken(requests)
     assert (request.what, request.given) == ("stop", {"drain": True})
-    requests._looked = 0.0
+    requests.checked_at = 0.0
     assert requests.take() == []
     requests.answer(request, {"epoch": 3})
     asking.join(30)
@@ -99,7 +99,7 @@ def test_a_request_that_nobody_took_up_is_not_carried_out_by_a_later_driver(stor
     requests = Requests(store, 7)
     assert _left(store) == [], "what is for those who are gone is cleared away"
     store.journal.write([(b"request\x00" + b"x" * 16, pack([6, "stop", {}]))])
-    requests._looked = 0.0
+    requests.checked_at = 0.0
     assert requests.take() == []
 
 
@@ -126,9 +126,9 @@ def test_where_nobody_runs_nobody_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_dies_is_noticed(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_ALIVE_EVERY", 0.05)
+    monkeypatch.setattr(module, "ALIVE_EVERY", 0.05)
     asking = Asking(store)
     _taken(Requests(store, 7))
-    store._lock_file.close()  # as its process does when it dies
+    store.lock_file.close()  # as its process does when it dies
     asking.join(30)
-    assert "has ended without an answer" in str(asking.error)
+    assert "ended without an answer" in str(asking.error)

@@ -69,7 +69,7 @@ def test_a_changed_key_extractor_of_a_computation_that_has_a_row_is_refused(stor
     for key in (mw.by("b"), lambda record: record.value["a"], mw.by("a", "b"), mw.by_key):
         with pytest.raises(
             mw.PipelineError,
-            match=r"'Counter', stream 'in': the key extractor was by\('a'\) and is to be .*"
+            match=r"'Counter', stream 'in': the key extractor was by\('a'\) and now is .*"
             r"accept=\['Counter'\], or --accept Counter",
         ):
             started(store, pipeline(key))
@@ -82,9 +82,9 @@ def test_an_accepted_extractor_is_what_the_store_knows_then(store: Store) -> Non
     started(store, pipeline())
     (line,) = started(store, pipeline(mw.by("b")), ["Counter"])
     assert "'Counter'" in line
-    assert "by('a') and is to be by('b') (accepted)" in line
+    assert "by('a') and now is by('b') (accepted)" in line
     assert started(store, pipeline(mw.by("b"))) == []
-    with pytest.raises(mw.PipelineError, match=r"was by\('b'\) and is to be by\('a'\)"):
+    with pytest.raises(mw.PipelineError, match=r"was by\('b'\) and now is by\('a'\)"):
         started(store, pipeline())
 
 
@@ -108,7 +108,7 @@ def test_extractors_of_ours_are_compared_by_value_under_every_python(
     later = types.SimpleNamespace(version_info=(sys.version_info[0], sys.version_info[1] + 1))
     monkeypatch.setattr(topology, "sys", later)
     _with_rows_of(store, "Echo")
-    with pytest.raises(mw.PipelineError, match=r"Echo.*was by\('a'\) and is to be by\('b'\)"):
+    with pytest.raises(mw.PipelineError, match=r"Echo.*was by\('a'\) and now is by\('b'\)"):
         started(store, pipeline(lambda record: record.value["a"], more=mw.by("b")))
     with caplog.at_level(logging.INFO, logger="millwheel"):
         assert started(store, pipeline(lambda record: record.value["b"])) == []
@@ -151,7 +151,7 @@ def test_the_key_of_an_operator_is_compared_too(store: Store) -> None:
 
     started(store, keyed("a"))
     assert started(store, keyed("a")) == []
-    with pytest.raises(mw.PipelineError, match=r"by\('a'\) and is to be by\('a', 'b'\)"):
+    with pytest.raises(mw.PipelineError, match=r"by\('a'\) and now is by\('a', 'b'\)"):
         started(store, keyed("a", "b"))
 
 
@@ -169,4 +169,4 @@ def test_every_run_on_spark_compares(tmp_path: Path, spark: SparkSession) -> Non
         assert job.apply(pipeline(mw.by("b")), accept=["Counter"]).removed == ("New",)
     report = mw.run(pipeline(), store=where, spark=spark, accept=["Counter"])
     (line,) = report.changes_at_start
-    assert "by('b') and is to be by('a') (accepted)" in line
+    assert "by('b') and now is by('a') (accepted)" in line

@@ -46,7 +46,7 @@ class Watched(Follower):
 @pytest.fixture
 def no_looks_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first, no look at all files comes by itself."""
-    monkeypatch.setattr(folder, "_ALL_EVERY", 1e9)
+    monkeypatch.setattr(folder, "ALL_EVERY", 1e9)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_does_not_match_the_pattern_calls_nobody(watched: Watched, tmp_path
     (tmp_path / ".staged").write_text("x")
     jsonl(tmp_path / "a.jsonl", [{"t": 1}])
     assert watched.called.wait(_PATIENCE)  # events come in order
-    watch = watched.injector._folder.watch
+    watch = watched.injector.folder.watch
     assert watch is not None
     assert watch.changes() == {str(tmp_path / "a.jsonl")}
 
@@ -91,8 +91,8 @@ def test_a_change_costs_a_look_at_one_file(
     watched.after_a_call(50)
     watched.called.clear()
     looked: list[str] = []
-    stat = folder._stat
-    monkeypatch.setattr(folder, "_stat", lambda path: looked.append(path) or stat(path))
+    stat = folder.stat_file
+    monkeypatch.setattr(folder, "stat_file", lambda path: looked.append(path) or stat(path))
     assert watched.look() == []
     append(tmp_path / "7.jsonl", '{"t": 100}\n')
     assert watched.after_a_call() == [{"t": 100}]
@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_watched_is_polled(pattern: str, tmp_path: Path)
 
 
 def test_a_file_system_of_the_network_is_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inotify, "_LOCAL", set())
+    monkeypatch.setattr(inotify, "LOCAL", set())
     assert not Watched(tmp_path / "*.jsonl").watched
 
 

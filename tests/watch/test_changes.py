@@ -41,7 +41,7 @@ def _check(job: Job) -> None:
     assert [change["level"] for change in report.changes] == [1, 2]
     assert all(change["why"] == "rescaled from 2 to 3 slots" for change in report.changes)
     assert report.intervals["split"] == 4
-    with pytest.raises(mw.PipelineError, match="slots is a number from 1 to 64"):
+    with pytest.raises(mw.PipelineError, match="slots is a number from 1 to 4096"):
         job.rescale(0)
     assert report.records["Visits"] == 40
 
@@ -87,7 +87,7 @@ def test_the_command_rescales_a_pipeline_that_runs(tmp_path: Path) -> None:
         eventually(lambda: job.status().records_in == 40)
         done = _command("rescale", "3", "--store", place)
         assert "3 slots after epoch" in done.stdout, "it is asked by its new sequencer"
-        assert "from 1 to 64" in _command("rescale", "65", "--store", place).stderr
+        assert "64 slots at most, not 65" in _command("rescale", "65", "--store", place).stderr
         eventually(lambda: job.status().changes[-1]["why"] == "rescaled from 5 to 3 slots")
     done = _command("rescale", "3", "--store", place)
     assert done.returncode == 1

@@ -72,9 +72,9 @@ def test_what_is_known_of_an_interval_is_bounded() -> None:
     load = Load()
     for number in range(1_000):
         load.add(PLAN, [report(0, 0.1, 1_000, (f"key {number}", 900))], number * 1e-3)
-    assert len(load._intervals[1, 0].hot) <= 16
+    assert len(load.intervals[1, 0].hot) <= 16
     load.add(PLAN, [report(0, 0.1, 1_000, ("x" * 10_000, 1_000_000))], 1.0)
-    assert all(len(key) < 20 for _, key in load._intervals[1, 0].hot), "nor a key that is too long to show"
+    assert all(len(key) < 20 for _, key in load.intervals[1, 0].hot), "nor a key that is too long to show"
 
 
 def test_intervals_that_are_no_more_are_forgotten() -> None:
@@ -82,4 +82,4 @@ def test_intervals_that_are_no_more_are_forgotten() -> None:
     load.add(PLAN, [report(0, 1.0, 10), report(32, 1.0, 10)], 0.0)
     whole = Interval(0, 64, 0, 0, 2)
     load.add(replace(PLAN, intervals=((whole,),)), [report(0, 1.0, 10)], 1.0)
-    assert set(load._intervals) == {(1, 0)}
+    assert set(load.intervals) == {(1, 0)}

@@ -89,7 +89,7 @@ def test_an_epoch_is_a_span_with_its_steps_in_it() -> None:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = Tracer("visits")
-    tracer._tracer = provider.get_tracer("millwheel")
+    tracer.tracer = provider.get_tracer("millwheel")
     two_epochs(tracer)
     spans = exporter.get_finished_spans()
     epochs = [span for span in spans if span.name == "epoch"]

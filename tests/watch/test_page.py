@@ -372,7 +372,7 @@ def test_a_pipeline_that_ends_is_seen_to_have_ended(browser: Any, tmp_path: Path
     store = LmdbStore(tmp_path / "store", shards=2)
     with running(pipeline(Feed({"only": visits(10)}, opened=10)), store) as job:
         server = Server(store)
-        job._driver.observer.before_close = server.close  # type: ignore[union-attr, attr-defined]
+        job.driver.observer.before_close = server.close  # type: ignore[union-attr, attr-defined]
         browser.get(server.url)
         eventually(lambda: exists(browser, "state") and text(browser, "state") == "live")
         threading.Thread(target=job.stop).start()

@@ -230,7 +230,7 @@ def test_a_page_that_is_open_does_not_keep_the_pipeline_from_ending(tmp_path: Pa
     store = LmdbStore(tmp_path / "live", shards=2)
     with running(pipeline(Feed({"only": visits(10)}, opened=10)), store) as job:
         server = Server(store)
-        job._driver.observer.before_close = server.close  # type: ignore[union-attr, attr-defined]
+        job.driver.observer.before_close = server.close  # type: ignore[union-attr, attr-defined]
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
         connection.request("GET", "/api/events")
         response = connection.getresponse()

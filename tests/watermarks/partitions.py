@@ -58,7 +58,7 @@ class Running:
         self.driver = Driver(
             graph, store, Options(slots=1, **options), clock=lambda: self.wall, owner="a test"
         )
-        self._executor = LocalExecutor(Worker(graph, self.driver.numbers, store))
+        self.executor = LocalExecutor(Worker(graph, self.driver.numbers, store))
 
     def settle(self, epochs: int = 1000) -> None:
         """Runs until there is nothing to do."""
@@ -66,7 +66,7 @@ class Running:
             plan = self.driver.next_plan()
             if plan is None:
                 return
-            self.driver.run(plan, self._executor)
+            self.driver.run(plan, self.executor)
 
     @property
     def watermark(self) -> int:

@@ -27,7 +27,7 @@ def pipeline(first: Hook) -> mw.Pipeline:
 
 def test_before_anybody_has_spoken_it_says_so() -> None:
     found = mw.testing.Harness(pipeline(lambda c, record: None)).explain_watermark("Third")
-    assert "nobody has spoken" in str(found)
+    assert "no epoch has been committed yet" in str(found)
 
 
 def test_a_hold_is_named_with_its_key_tag_time_and_interval() -> None:

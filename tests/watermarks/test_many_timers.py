@@ -158,8 +158,8 @@ def write_timers(shard: CountingShard, computation: int, timers: int) -> None:
         when = n // DUE + 1 if n < DUE * ROUNDS else FAR + n
         row = encode_row(None, {"t": when}, {}, {}, None)
         puts.append((prefix + suffix, row))
-        puts.append((timer_key(computation, suffix, KIND_WATERMARK, when), b""))
-        counts = counters[tablet_of(suffix)]
+        puts.append((timer_key(computation, suffix, KIND_WATERMARK, when, TABLETS), b""))
+        counts = counters[tablet_of(suffix, TABLETS)]
         counts[0] += 1
         counts[1] += len(row)
         counts[2] += 1

@@ -87,7 +87,7 @@ def _lag(max_skew: int | None) -> int:
     running.driver.sizer.learn = lambda *_: None  # type: ignore[method-assign]
     most = 0
     while (plan := running.driver.next_plan()) is not None:
-        running.driver.run(plan, running._executor)
+        running.driver.run(plan, running.executor)
         most = max(most, running.driver.authority.counter("Windower", 2))
     assert running.driver.report().records_in == 7 * 2 * hour + 3 * hour
     return most

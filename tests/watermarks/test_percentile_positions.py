@@ -127,7 +127,7 @@ def test_a_step_reads_no_more_timestamps_than_it_needs() -> None:
         for n in range(500):
             h.send("in", [["timer", "t", 10_000 + n]], timestamp=0, key=str(n))
     h.advance("in", 5)
-    (mark,) = h._driver.authority.intervals("First").values()
+    (mark,) = h.driver.authority.intervals("First").values()
     total, times, _, known = mark.pending
     assert (total, len(times), known) == (500, 64, 10_064)
 

@@ -133,5 +133,5 @@ def test_a_partition_that_holds_few_of_the_pending_records_is_left_behind() -> N
 @pytest.mark.parametrize("share", [0, -1, 1.5, True, "0.99"])
 def test_a_share_that_is_none_is_refused(share: Any) -> None:
     p = mw.Pipeline("wrong")
-    with pytest.raises(mw.PipelineError, match=r"watermark is a share such as 0\.99"):
+    with pytest.raises(mw.PipelineError, match=r"watermark is a percentile such as 0\.99"):
         p.add(Windower(), inputs={}, watermark=share)

@@ -25,7 +25,7 @@ def test_the_end_of_a_window_counts_once_for_each_of_its_keys() -> None:
         mine = range(number * 64 // len(store.shards), (number + 1) * 64 // len(store.shards))
         with shard.snapshot() as snapshot:
             assert all(key.startswith(row_prefix(0)) for key, _ in snapshot.scan(b"R", b"S"))
-            tablets = Tablets(0, mine, snapshot)
+            tablets = Tablets(0, mine, snapshot, 64)
             parts.append(
                 pending_of(tablets, snapshot, 0, {}, None, bound=500, before=300, lowest=0.2, holds=True)
             )

@@ -128,6 +128,7 @@ def test_diverted_input_a_command_for_each_anomaly_and_a_page(
     diverted = list(mw.sinks.JsonLines(out / "errors" / "input").records())
     assert len(diverted) == 2
     page = (out / "index.html").read_text()
-    assert "de|&lt;news&gt;: spike, 1970-01-01 00:00:50" in page
+    assert ">spike</b>de|&lt;news&gt;</h2>" in page
+    assert "<p>1970-01-01 00:00:50 to 00:00:51: 18 times the usual at 00:00, 90 instead of 5 " in page
     assert page.count("<svg") == 1
     assert "The plots are in" in capsys.readouterr().out

@@ -46,10 +46,16 @@ def test_lines_of_the_anomalies_are_read_as_they_were_written(tmp_path: Path) ->
     path = tmp_path / "none.jsonl"
     path.write_text(json.dumps(TOLD) + "\n\n" + json.dumps({"key": "a", "value": TOLD}) + "\n")
     feedback = open_feedback(path)
+    assert feedback is not None
     [(partition, end)] = feedback.poll().items()
-    assert [(r.value, r.timestamp) for r in feedback.read(partition, None, end)] == [
-        ({"key": "a"}, 70 * mw.SECOND)
+    assert [r.value for r in feedback.read(partition, None, end)] == [
+        {"key": "a", "found": TOLD["found"]}
     ] * 2
+
+
+def test_a_file_in_which_nothing_is_said_yet_is_no_feedback(tmp_path: Path) -> None:
+    (tmp_path / "none.jsonl").write_text("\n")
+    assert open_feedback(tmp_path / "none.jsonl") is None
 
 
 @pytest.mark.parametrize("line", ["no json", "[1]", '{"key": "a"}', '{"found": 5}'])

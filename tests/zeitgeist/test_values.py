@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import math
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from millwheel.apps.zeitgeist.pipeline import value_anomalies
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.surprise import Surprise
 from millwheel.apps.zeitgeist.value_model import ValueModel
+from millwheel.cli import zeitgeist
 from millwheel.model.time import DAY, HOUR, MINUTE
 
 SETTINGS = Settings(kind="values", width=5 * MINUTE)
@@ -85,8 +88,7 @@ def test_the_state_of_a_key_does_not_grow() -> None:
     sizes = []
     for n, (time, value) in enumerate(series(40, daily)):
         bucket = time // SETTINGS.width
-        surprise.judge(SETTINGS, model.forecast(SETTINGS, bucket) if model.age else None, bucket, value)
-        model.update(SETTINGS, bucket, value)
+        surprise.judge(SETTINGS, model.learn(SETTINGS, bucket, value), bucket, value)
         if n % (10 * A_DAY) == A_DAY:
             sizes.append(len(Packed(ValueModel).encode(model)) + len(Packed(Surprise).encode(surprise)))
     assert max(sizes) < 1_500
@@ -96,8 +98,46 @@ def test_the_state_of_a_key_does_not_grow() -> None:
 def test_a_state_survives_its_bytes() -> None:
     model = ValueModel()
     for time, value in series(2, daily):
-        model.update(SETTINGS, time // SETTINGS.width, value)
+        model.learn(SETTINGS, time // SETTINGS.width, value)
     codec = Packed(ValueModel)
     again = codec.decode(codec.encode(model))
     bucket = 3 * A_DAY
-    assert again.forecast(SETTINGS, bucket) == model.forecast(SETTINGS, bucket)
+    assert again.learn(SETTINGS, bucket, 1.0) == model.learn(SETTINGS, bucket, 1.0)
+
+
+def test_what_cannot_be_compared_is_diverted_and_the_rest_goes_on() -> None:
+    p = value_anomalies(mw.injectors.Records([]), mw.by("host"), "load", SETTINGS, errors="divert")
+    h = mw.testing.Harness(p)
+    for value in ("nan", "inf", "", "2.5", 3):
+        h.send("records", {"host": "a", "load": value}, timestamp=0)
+    h.drain()
+    assert [record.value for record in h.output("windows")] == [[0, 2.75]]
+    assert len(h.output("WindowMean.errors")) == 3
+
+
+def test_of_several_metrics_an_empty_one_is_missing() -> None:
+    p = value_anomalies(mw.injectors.Records([]), mw.by("host"), ["load", "heat"], SETTINGS)
+    h = mw.testing.Harness(p)
+    h.send("records", {"host": "a", "load": "", "heat": "7"}, timestamp=0)
+    h.drain()
+    assert [(record.key, record.value) for record in h.output("windows")] == [("a|heat", [0, 7.0])]
+
+
+@pytest.mark.parametrize("fields", ["load.cpu", ["load.cpu"], ["load.cpu", "heat"]])
+def test_a_metric_may_be_nested(fields: str | list[str]) -> None:
+    p = value_anomalies(mw.injectors.Records([]), mw.by("host"), fields, SETTINGS)
+    h = mw.testing.Harness(p)
+    h.send("records", {"host": "a", "load": {"cpu": 3}}, timestamp=0)
+    h.drain()
+    key = "a" if isinstance(fields, str) else "a|load.cpu"
+    assert [(record.key, record.value) for record in h.output("windows")] == [(key, [0, 3.0])]
+
+
+def test_without_a_key_all_records_are_watched_together(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    zeitgeist.add_command(parser.add_subparsers())
+    options = parser.parse_args(["zeitgeist", "x.csv", "--value", "v", "--out", str(tmp_path)])
+    h = mw.testing.Harness(zeitgeist.pipeline(options))
+    h.send("records", {"v": 7.0}, timestamp=0)
+    h.drain()
+    assert [(record.key, record.value) for record in h.output("windows")] == [("all", [0, 7.0])]

@@ -32,7 +32,7 @@ class CategoryAverage(mw.Computation):
         self.state["count"] += len(finals)
         average = self.state["sum"] / self.state["count"]
         value = {"category": int(self.key), "time": int(timer.tag), "average": average}
-        self.produce("results", value, timestamp=int(timer.tag))
+        self.produce("results", value, timestamp=timer.timestamp - 1)
 
 
 def add(p: mw.Pipeline) -> None:

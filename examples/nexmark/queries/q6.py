@@ -35,7 +35,7 @@ class SellerAverage(mw.Computation):
             last.append(final)
             del last[:-LAST]
             value = {"seller": int(self.key), "auction": auction, "average": sum(last) / len(last)}
-            self.produce("results", value, timestamp=int(timer.tag))
+            self.produce("results", value, timestamp=timer.timestamp - 1)
 
 
 def add(p: mw.Pipeline) -> None:

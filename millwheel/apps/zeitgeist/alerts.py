@@ -1,4 +1,4 @@
-"""Where anomalies are told besides the files: a topic of Kafka, a webhook, a command.
+"""Where anomalies are sent besides the files: a topic of Kafka, a webhook, a command.
 
 A topic gets each anomaly once. A webhook or a command may get one again after a crash; one that cannot be
 reached is logged, and detection goes on: the anomaly is in the files.
@@ -23,7 +23,7 @@ from millwheel.sinks import Callback, Kafka
 logger = logging.getLogger("millwheel.zeitgeist")
 
 _ATTEMPTS = 3
-_PATIENCE = 10.0  # seconds for one attempt
+PATIENCE = 10.0  # seconds for one attempt
 
 
 def open_alert(text: str) -> Sink:
@@ -35,7 +35,7 @@ def open_alert(text: str) -> Sink:
     if text.startswith("kafka://"):
         servers, _, topic = text.removeprefix("kafka://").partition("/")
         if servers and topic:
-            return Kafka(servers, topic)
+            return Kafka(servers, topic, patience=PATIENCE)
     elif text.startswith(("http://", "https://")):
         return Callback(Webhook(text), in_driver=True)
     elif text.startswith("command:") and (words := shlex.split(text.removeprefix("command:"))):
@@ -64,7 +64,7 @@ class Webhook:
     def _post(self, request: urllib.request.Request, record: Record) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                with urllib.request.urlopen(request, timeout=_PATIENCE):
+                with urllib.request.urlopen(request, timeout=PATIENCE):
                     return
             except (OSError, urllib.error.URLError) as error:
                 if attempt == _ATTEMPTS:
@@ -86,7 +86,7 @@ class Command:
         for record in records:
             try:
                 subprocess.run(
-                    self.words, input=json.dumps(record.value).encode(), timeout=_PATIENCE, check=True
+                    self.words, input=json.dumps(record.value).encode(), timeout=PATIENCE, check=True
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 logger.warning(

@@ -13,7 +13,7 @@ from millwheel.model.record import Record
 class ModelCalculator(Computation):
     """Keeps the model of a key; produces what it expects after each complete bucket.
 
-    ``models`` gets [bucket, *forecast, patience]: after so many silent buckets the key is missed; 0 where
+    ``models`` gets [bucket, *forecast, patience]: after ``patience`` silent buckets the key is missed; 0 if
     it is too young or too rare to be missed at all.
     """
 

@@ -188,13 +188,7 @@ class CountModel:
                 expected = self.level * self.factor(settings, to) * silent
                 taken = min(expected, left)
                 counted = silent * (taken / expected if expected else 1.0)
-                memory, age = self._memory(settings), last - self.first + 1
-                if age < memory:
-                    self.level *= age / (age + counted)
-                else:
-                    self.level *= (1.0 - 1.0 / memory) ** counted
-                    self.mass *= (1.0 - 1.0 / memory) ** counted
-                self.trend = 0.0
+                self._decay(counted, self._memory(settings), last - self.first + 1)
                 self.seen += expected - taken
                 left -= taken
             if settings.day_part(to) != settings.day_part(last):
@@ -206,16 +200,19 @@ class CountModel:
         """A rare key has no season worth an hour's look: its silence is passed in one step."""
         silent, memory, age = bucket - self.last - 1, self._memory(settings), self.age
         self._fold(settings, self.last)
-        counted = min(silent, _MOST_SILENCE / (self.level + 1e-9))
-        if age < memory:
-            self.level *= age / (age + counted)
-        else:
-            self.level *= (1.0 - 1.0 / memory) ** counted
-            self.mass *= (1.0 - 1.0 / memory) ** counted
-        self.trend = 0.0
+        self._decay(min(silent, _MOST_SILENCE / (self.level + 1e-9)), memory, age)
         if self._knows_day():
             self.parts += silent // self._buckets_a_part(settings)
         self.last = bucket - 1
+
+    def _decay(self, silent: float, memory: float, age: int) -> None:
+        """The level after so many silent buckets."""
+        if age < memory:
+            self.level *= age / (age + silent)
+        else:
+            self.level *= (1.0 - 1.0 / memory) ** silent
+            self.mass *= (1.0 - 1.0 / memory) ** silent
+        self.trend = 0.0
 
     def _fold(self, settings: Settings, bucket: int) -> None:
         """At the end of a part of the day: the seasons learn what it has shown."""

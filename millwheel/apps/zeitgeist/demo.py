@@ -124,7 +124,7 @@ def tell(summary: dict[str, Any]) -> str:
     ]
     for planted in summary["planted"]:
         delay = planted["buckets_until_told"]
-        told = "NOT FOUND" if delay is None else f"told after {delay} buckets"
+        told = "NOT FOUND" if delay is None else f"reported after {delay} buckets"
         mark = "▲" if planted["kind"] == "spike" else "▼"
         lines.append(
             f"{mark} {planted['key']:24.24} {sparkline(planted['counts'], 48)} {planted['began']}, {told}"

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millwheel.apps.zeitgeist.anomaly_detector import AnomalyDetector
 from millwheel.apps.zeitgeist.counts import Forecast
 from millwheel.apps.zeitgeist.episodes import SPIKE, Episode, Verdict
-from millwheel.apps.zeitgeist.feedback import raised
 from millwheel.apps.zeitgeist.leaning import SENSITIVITY, Leaning
 from millwheel.apps.zeitgeist.packed import Packed
 from millwheel.apps.zeitgeist.settings import Settings
-from millwheel.model.computation import Computation
 from millwheel.model.record import Record
 from millwheel.model.time import MAX_TIME, WALL
 from millwheel.model.timer import Timer
 
 _SILENCE = "silence"
 _LOOK = "look"
-_FRESH = 5  # buckets between the low watermark and one that is judged before it is complete
+_FRESH = 5  # buckets between the low watermark and one that is compared before it is complete
 
 
 @dataclass
 class Watch:
-    """What is known of a key that is watched: the model's forecasts, buckets to judge, and the judgement."""
+    """The state of a key: the model's forecasts, buckets to compare, and the open episode."""
 
     forecasts: dict[int, list[float]] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
@@ -37,10 +36,10 @@ class Watch:
         return Forecast(*self.forecasts[max(known)][:-1]) if known else None  # type: ignore[arg-type]
 
 
-class Detector(Computation):
-    """Compares the counts of a key with its model; tells an anomaly as it begins, and again when it is over.
+class Detector(AnomalyDetector):
+    """Compares the counts of a key with its model; reports an anomaly as it begins, and as it ends.
 
-    A spike is told as soon as it is evident, before its bucket is complete. A dip waits for the low
+    A spike is reported as soon as it is evident, before its bucket is complete. A dip waits for the low
     watermark: what is missing until then may only be late. A key that falls silent sends nothing that
     could be compared, so a timer waits for the moment when that is odd.
     """
@@ -48,25 +47,19 @@ class Detector(Computation):
     codec = Packed(Watch)
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.threshold = settings.sensitivity or SENSITIVITY
+        super().__init__(settings, SENSITIVITY)
 
     def initial_state(self) -> Watch:
         return Watch()
 
     def process_record(self, record: Record) -> None:
-        if record.stream == "feedback":
-            self.state.bar = raised(self.state.bar)
-            return
-        bucket, *told = record.value
-        if record.stream == "models":
-            self.state.forecasts[bucket] = told
-        elif record.stream == "windows":
-            self.state.waiting[bucket] = told[0]
-            self.set_timer(str(bucket), (bucket + 1) * self.settings.width)
+        if record.stream != "partial":
+            super().process_record(record)
         elif self.state.episode is None:
-            self.state.partial[bucket] = [told[0], record.timestamp]
-            self.set_timer(_LOOK, self.now, clock=WALL)  # in this epoch, once all that is complete is judged
+            bucket, count = record.value
+            self.state.partial[bucket] = [count, record.timestamp]
+            # It fires in this epoch, once all complete buckets are compared.
+            self.set_timer(_LOOK, self.now, clock=WALL)
 
     def process_timer(self, timer: Timer) -> None:
         if timer.tag == _LOOK:
@@ -111,32 +104,19 @@ class Detector(Computation):
         if watch.episode is None:
             self._begin(verdict, actual, found)
             return
-        if watch.episode.kind == SPIKE and verdict.side < 0 and self._is_clear(verdict):
-            self._end(bucket)  # a spike that turns into a dip
+        if watch.episode.kind == SPIKE and verdict.side < 0 and self.is_clear(verdict):
+            self.end(bucket)  # a spike that turns into a dip
+            watch.leaning.forget()
             self._begin(verdict, actual, found)
             return
         end = watch.episode.extend(self.settings, bucket, actual, verdict)
         if end is not None:
-            self._end(end)
+            self.end(end)
+            watch.leaning.forget()
 
     def _begin(self, verdict: Verdict, actual: float, found: int) -> None:
-        if not self._is_clear(verdict):
-            return
-        episode = Episode(verdict.kind, verdict.since, found, verdict.confidence, actual, verdict.expected)
-        self.state.episode = episode
-        self.produce("anomalies", episode.message(self.settings, self.key), timestamp=found)
-        self.count(f"{episode.kind}s")
-
-    def _is_clear(self, verdict: Verdict) -> bool:
-        bar: float = self.state.bar
-        return verdict.confidence >= self.threshold + bar
-
-    def _end(self, bucket: int) -> None:
-        watch: Watch = self.state
-        assert watch.episode is not None
-        self.produce("episodes", watch.episode.message(self.settings, self.key, end=bucket))
-        watch.episode = None
-        watch.leaning.forget()
+        if self.is_clear(verdict):
+            self.begin(verdict, actual, found)
 
     def _is_fresh(self, bucket: int) -> bool:
         """Whether the model knows what came before a bucket: while a backlog is read it does not yet."""

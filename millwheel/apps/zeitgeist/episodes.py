@@ -1,9 +1,9 @@
-"""Anomalies as episodes: one begins, lasts, and ends; it is told once, not once a bucket."""
+"""Anomalies as episodes: one begins, lasts, and ends; it is reported once, not once a bucket."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from millwheel.apps.zeitgeist.settings import DAY_PARTS, Settings
 from millwheel.model.time import DAY
@@ -12,9 +12,8 @@ SPIKE = "spike"
 DIP = "dip"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What a bucket says: to which side the key leans, since when, and with what confidence, in decades."""
+class Verdict(NamedTuple):
+    """The result of a bucket: the side to which the key leans, since when, and the confidence in decades."""
 
     side: int = 0
     confidence: float = 0.0
@@ -26,6 +25,10 @@ class Verdict:
     def kind(self) -> str:
         """What an anomaly to this side is called."""
         return SPIKE if self.side > 0 else DIP
+
+
+CALM = Verdict()
+"""The verdict of a bucket that is as expected."""
 
 
 @dataclass
@@ -69,7 +72,9 @@ class Episode:
         times = self.actual / self.expected
         if 0.9 < times < 1.1:
             return f"near the usual {when}, but not as it usually moves"
-        return f"{times:.2g} times the usual {when}"
+        return (
+            f"{times:,.0f} times the usual {when}" if times >= 10.0 else f"{times:.2g} times the usual {when}"
+        )
 
     def extend(self, settings: Settings, bucket: int, actual: float, verdict: Verdict) -> int | None:
         """Takes in the next bucket; where the anomaly has ended, the first bucket that was calm again."""

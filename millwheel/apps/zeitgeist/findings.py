@@ -11,12 +11,12 @@ from millwheel.apps.zeitgeist.synthetic import START, Planted, Traffic
 
 @dataclass(frozen=True)
 class Finding:
-    """A planted anomaly, and the message that told it, if one did."""
+    """A planted anomaly, and the message that reported it, if there is one."""
 
     planted: Planted
     message: dict[str, Any] | None
     delay: float | None
-    """Buckets from its beginning to the moment it was told."""
+    """Buckets from its beginning to the moment it was reported."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Findings:
 
     @property
     def missed(self) -> list[Planted]:
-        """What was planted and not told."""
+        """What was planted and not reported."""
         return [finding.planted for finding in self.found if finding.message is None]
 
 

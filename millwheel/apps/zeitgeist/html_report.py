@@ -38,7 +38,7 @@ def write_report(
         "<h2>All queries, by region</h2>",
         *(_region(traffic, counts, region) for region in REGIONS),
         "<h2>The planted anomalies</h2>"
-        "<p class=note>Grey: where it was planted. The line: when it was told.</p>",
+        "<p class=note>Grey: where it was planted. The line: when it was reported.</p>",
     ]
     for finding in findings.found:
         told = finding.message["found"] if finding.message else None
@@ -54,7 +54,7 @@ def write_report(
 
 
 def _table(traffic: Traffic, findings: Findings) -> str:
-    rows = ["<tr><th>query<th>anomaly<th>began<th>told after"]
+    rows = ["<tr><th>query<th>anomaly<th>began<th>reported after"]
     for finding in findings.found:
         delay = "not found" if finding.delay is None else f"{finding.delay:.1f} buckets"
         planted = finding.planted

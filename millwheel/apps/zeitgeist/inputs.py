@@ -15,7 +15,7 @@ from millwheel.model.record import Record
 
 @dataclass(frozen=True)
 class Columns:
-    """What the service is told of its input: the names of the fields, and how time is written."""
+    """The format of the input: the names of its fields, and how time is written."""
 
     time: str = "time"
     unit: Unit | None = None

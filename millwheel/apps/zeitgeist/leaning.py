@@ -16,7 +16,7 @@ from millwheel.apps.zeitgeist.settings import Settings
 
 SENSITIVITY = 7.0
 """Decades. With 10,000 keys and a bucket every second, chance alone reaches it about once an hour."""
-_MORE, _LESS = 1.5, 0.6  # a change of rate that is worth telling
+_MORE, _LESS = 1.5, 0.6  # a change of rate that is worth reporting
 _DENSE = 6  # a spike is not interrupted by so many silent buckets
 
 Run = list[float]
@@ -25,7 +25,7 @@ Run = list[float]
 
 @dataclass
 class Leaning:
-    """What the detector remembers of a key: a run of buckets to each side."""
+    """What the detector keeps of a key: a run of buckets to each side."""
 
     last: int = -1
     up: Run = field(default_factory=lambda: [0, 0.0, 0.0, 0.0])
@@ -55,7 +55,7 @@ class Leaning:
         return Verdict(-1, falling, int(self.down[0]), forecast.mean, fewer <= 0.0)
 
     def peek(self, settings: Settings, forecast: Forecast | None, bucket: int, count: float) -> Verdict:
-        """What a bucket that is not complete says already: more data can only make a spike larger."""
+        """What an incomplete bucket already shows: more data can only make a spike larger."""
         forecast = expect(settings, forecast, bucket)
         if forecast is None:
             return Verdict()
@@ -86,9 +86,9 @@ class Leaning:
 
 
 def expect(settings: Settings, forecast: Forecast | None, bucket: int) -> Forecast | None:
-    """The forecast to judge a bucket by; None while a key that the stream began with is being learned.
+    """The forecast to compare a bucket with; None while a key that the stream began with is being learned.
 
-    One that turned up later is judged as new: nothing was expected of it.
+    A key that appears later counts as new: nothing was expected of it.
     """
     age = forecast.age if forecast is not None else 0
     if age >= settings.warmup:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from millwheel.apps.zeitgeist.anomaly_detector import AnomalyDetector
 from millwheel.apps.zeitgeist.episodes import Episode
-from millwheel.apps.zeitgeist.feedback import raised
 from millwheel.apps.zeitgeist.packed import Packed
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.surprise import SENSITIVITY, Surprise
@@ -29,9 +29,9 @@ class ValueCalculator(Computation):
     def process_record(self, record: Record) -> None:
         bucket, value = record.value
         model: ValueModel = self.state
-        if model.age:
-            self.produce("models", [bucket, *model.forecast(self.settings, bucket)])
-        model.update(self.settings, bucket, value)
+        forecast = model.learn(self.settings, bucket, value)
+        if forecast is not None:
+            self.produce("models", [bucket, *forecast])
 
 
 @dataclass
@@ -45,28 +45,16 @@ class Gauge:
     bar: float = 0.0
 
 
-class ValueDetector(Computation):
-    """Compares the values of a key with its model; tells an anomaly as it begins, and when it is over."""
+class ValueDetector(AnomalyDetector):
+    """Compares the values of a key with its model; reports an anomaly as it begins, and when it is over."""
 
     codec = Packed(Gauge)
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.threshold = settings.sensitivity or SENSITIVITY
+        super().__init__(settings, SENSITIVITY)
 
     def initial_state(self) -> Gauge:
         return Gauge()
-
-    def process_record(self, record: Record) -> None:
-        if record.stream == "feedback":
-            self.state.bar = raised(self.state.bar)
-            return
-        bucket, *told = record.value
-        if record.stream == "models":
-            self.state.forecasts[bucket] = told
-        else:
-            self.state.waiting[bucket] = told[0]
-            self.set_timer(str(bucket), (bucket + 1) * self.settings.width)
 
     def process_timer(self, timer: Timer) -> None:
         gauge: Gauge = self.state
@@ -77,11 +65,7 @@ class ValueDetector(Computation):
         if gauge.episode is not None:
             end = gauge.episode.extend(self.settings, bucket, value, verdict)
             if end is not None:
-                self.produce("episodes", gauge.episode.message(self.settings, self.key, end=end))
-                gauge.episode = None
-        elif verdict.confidence >= self.threshold + gauge.bar:
-            found = timer.timestamp
-            gauge.episode = Episode(verdict.kind, bucket, found, verdict.confidence, value, verdict.expected)
+                self.end(end)
+        elif self.is_clear(verdict):
+            self.begin(verdict, value, timer.timestamp)
             gauge.surprise.rest(verdict.confidence)
-            self.produce("anomalies", gauge.episode.message(self.settings, self.key))
-            self.count(f"{gauge.episode.kind}s")

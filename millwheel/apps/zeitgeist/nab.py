@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 
 from millwheel.model.time import SECOND
@@ -65,7 +65,7 @@ def load(folder: Path) -> list[Series]:
 
 
 def _time(text: str) -> int:
-    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * SECOND)
+    return round(datetime.fromisoformat(text).replace(tzinfo=timezone.utc).timestamp() * SECOND)
 
 
 def _rows(times: Sequence[int], first: int, last: int) -> Window:

@@ -1,4 +1,4 @@
-"""A series of measured values judged without a pipeline, by the same model and the same rules."""
+"""Anomalies of a series of measured values without a pipeline: the same model and rules."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ def detect(settings: Settings, series: Iterable[tuple[int, float]]) -> list[int]
     episode: Episode | None = None
     for row, (time, value) in enumerate(series):
         bucket = time // settings.width
-        forecast = model.forecast(settings, bucket) if model.age else None
+        forecast = model.learn(settings, bucket, value)
         verdict = surprise.judge(settings, forecast, bucket, value)
-        model.update(settings, bucket, value)
         if episode is not None:
             if episode.extend(settings, bucket, value, verdict) is not None:
                 episode = None

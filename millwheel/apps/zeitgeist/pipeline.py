@@ -13,7 +13,7 @@ from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.window_counter import WindowCounter, WindowMean
 from millwheel.model.computation import Computation
 from millwheel.model.injector import Errors, Injector
-from millwheel.model.keys import KeyExtractor, by, by_key
+from millwheel.model.keys import KeyExtractor, by, by_key, field_of
 from millwheel.model.record import Record
 from millwheel.operators.builder import Pipeline
 
@@ -97,8 +97,9 @@ class Metrics:
 
     def __call__(self, value: Any) -> Iterator[dict[str, Any]]:
         for field in self.fields:
-            if value.get(field) is not None:
-                yield {**value, _METRIC: field, _MEASURED: value[field]}
+            measured = field_of(value, field)
+            if measured not in (None, ""):  # in CSV, what is missing is empty
+                yield {**value, _METRIC: field, _MEASURED: measured}
 
 
 @dataclass(frozen=True)

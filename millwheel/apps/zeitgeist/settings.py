@@ -28,7 +28,7 @@ class Settings:
     sensitivity: float | None = None
     """The confidence that makes an anomaly, in decades: 6 is once in a million buckets. None: a good one."""
     warmup: int = 24
-    """Buckets that a key is watched before it is judged."""
+    """Buckets of a key before its first comparison with a forecast."""
     calm: int | None = None
     """Buckets in a row as expected that end an anomaly. None: a good number."""
     fewest: int = 8

@@ -9,37 +9,38 @@ rarest of the six is the confidence, in decades.
 
 from __future__ import annotations
 
-import math
 from array import array
 from dataclasses import dataclass, field
+from math import floor, log, log10
 
-from millwheel.apps.zeitgeist.episodes import Verdict
+from millwheel.apps.zeitgeist.episodes import CALM, Verdict
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.value_model import ValueForecast
 
 SENSITIVITY = 2.8
 """Decades: a size that one in six hundred has, of a key that was watched for a thousand buckets."""
-SCALES = (1, 4, 16, 64)
+SCALES = _, _FEW, _SOME, _MANY = (1, 4, 16, 64)
 """Buckets over which errors are averaged."""
 REST = 100
-"""Buckets after an anomaly was told in which only a far rarer one is told."""
+"""Buckets after an anomaly in which only a far rarer one is reported."""
 _FAR_RARER = 2.0  # decades
 _HISTORY = 1_000  # buckets; each tenfold longer history ...
 _RARER = 0.5  # ... asks for so many decades more: over months, rare things happen by chance
 _RECENT, _USUAL = 0.06, 0.003  # steps between buckets: about the last 16, and 300
-_STILL = 0.01  # of the usual step: no stiller is told apart
+_STILL = 0.01  # of the usual step: anything stiller counts as equal
 _BINS = 48  # of a statistic's sizes, the largest in the last one: five decades down
 _BINS_PER_E = 4.0
 _LEARNED = 30  # sizes before a rank means anything
 _TAIL = 0.025  # the share of the sizes that the power law is fitted to ...
 _FEWEST = 3  # ... and the fewest
-_LN10 = math.log(10)
+_LN10 = log(10)
 _TINY = 1e-12
+_ROUNDING = 1.000_001  # so that a size at the very threshold is ranked
 
 
 @dataclass
 class Surprise:
-    """What the detector remembers of a key that measures."""
+    """What the detector keeps of a key with measured values."""
 
     age: int = 0
     last: float = 0.0
@@ -52,71 +53,99 @@ class Surprise:
     told_confidence: float = 0.0
 
     def judge(self, settings: Settings, forecast: ValueForecast | None, bucket: int, value: float) -> Verdict:
-        """Takes in a bucket; the confidence is how rare the rarest statistic is."""
+        """Takes in a bucket; the confidence is how rare the rarest statistic is, and 0 where it is calm.
+
+        Hardly a bucket is ranked: a size whose own bin holds many is not rare, whatever is beyond it.
+        """
         if forecast is None or forecast.age < settings.warmup:
             self.last = value
-            return Verdict()
-        error = value - forecast.value
-        confidence = max(
-            self._rarity(number, size) for number, size in enumerate(self._statistics(error, value))
-        )
-        self.age += 1
-        confidence -= _RARER * max(math.log10(self.age / _HISTORY), 0.0)
+            return CALM
+        expected = forecast.value
+        error = value - expected
+        sizes = self._statistics(error, value)
         threshold = settings.sensitivity or SENSITIVITY
-        calm = confidence < threshold
-        if self.age - self.told <= REST and confidence < self.told_confidence + _FAR_RARER:
-            confidence = min(confidence, threshold - _TINY)
-        return Verdict(1 if error > 0 else -1, confidence, bucket, forecast.value, calm)
+        age = self.age + 1
+        more = _RARER * log10(age / _HISTORY) if age > _HISTORY else 0.0
+        rarity = self._learn(sizes, few=_ROUNDING * age / 10.0 ** (threshold + more))
+        self.age = age
+        confidence = rarity - more
+        if confidence < threshold:
+            return CALM
+        if age - self.told <= REST and confidence < self.told_confidence + _FAR_RARER:
+            confidence = threshold - _TINY
+        return Verdict(1 if error > 0 else -1, confidence, bucket, expected, calm=False)
 
     def rest(self, confidence: float) -> None:
-        """After an anomaly was told."""
+        """Notes that an anomaly was reported."""
         self.told, self.told_confidence = self.age, confidence
 
-    def _statistics(self, error: float, value: float) -> list[float]:
-        means = self.means
-        for number, scale in enumerate(SCALES):
-            means[number] += (error - means[number]) / scale
+    def _statistics(self, error: float, value: float) -> tuple[float, ...]:
+        _, few, some, many = self.means
+        few += (error - few) / _FEW
+        some += (error - some) / _SOME
+        many += (error - many) / _MANY
+        self.means = [error, few, some, many]
         step = abs(value - self.last)
         self.last = value
         if self.age == 0:
             self.step = self.usual_step = step
-        self.step += _RECENT * (step - self.step)
-        self.usual_step += _USUAL * (step - self.usual_step)
-        roughness = (self.step / self.usual_step if self.usual_step else 1.0) + _STILL
-        return [*map(abs, means), roughness, 1.0 / roughness]
+        self.step = recent = self.step + _RECENT * (step - self.step)
+        self.usual_step = usual = self.usual_step + _USUAL * (step - self.usual_step)
+        roughness = (recent / usual if usual else 1.0) + _STILL
+        return abs(error), abs(few), abs(some), abs(many), roughness, 1.0 / roughness
 
-    def _rarity(self, number: int, size: float) -> float:
-        """How rare a statistic of this size is, in decades; its sizes learn it."""
-        height = math.floor(math.log(size + _TINY) * _BINS_PER_E)
-        if number == len(self.tops):
-            self.tops.append(height)
-            self.bins.extend([0.0] * _BINS)
-        first, past = number * _BINS, (number + 1) * _BINS
-        place = max(past - 1 + height - self.tops[number], first)
-        rarity = self._rank(first, past, place) if self.age >= _LEARNED else 0.0
-        if place >= past:
-            self._raise(first, past, place - past + 1)
-            self.tops[number] = height
-            place = past - 1
-        self.bins[place] += 1
-        return rarity
+    def _learn(self, sizes: tuple[float, ...], few: float) -> float:
+        """Adds the sizes to their bins; how rare the rarest of them is, in decades.
 
-    def _rank(self, first: int, past: int, place: int) -> float:
-        bins = self.bins
-        larger = sum(bins[place:past])
-        if larger:
-            return math.log10((self.age + 1) / (larger + 1))
+        A size that so few, or more, have had is not ranked: its rarity is 0.
+        """
+        tops, bins, rarest = self.tops, self.bins, 0.0
+        if not tops:
+            tops += [_height(size) for size in sizes]
+            bins.extend([0.0] * (_BINS * len(sizes)))
+        first, past = 0, _BINS
+        for number, size in enumerate(sizes):
+            place = past - 1 + floor(log(size + _TINY) * _BINS_PER_E) - tops[number]  # _height, inlined
+            if place >= past:
+                rarest = max(rarest, self._rarity_beyond(first, past, place))
+                self._raise(first, past, place - past + 1)
+                tops[number] += place - past + 1
+                place = past - 1
+            elif place < first:
+                place = first
+            held = bins[place]
+            if held < few:
+                rarest = max(rarest, self._rarity(place, past))
+            bins[place] = held + 1.0
+            first, past = past, past + _BINS
+        return rarest
+
+    def _rarity(self, place: int, past: int) -> float:
+        """How rare a size is that others have reached."""
+        larger = sum(self.bins[place:past])
+        if not larger or self.age < _LEARNED:
+            return 0.0
+        return log10((self.age + 1) / (larger + 1))
+
+    def _rarity_beyond(self, first: int, past: int, place: int) -> float:
+        """How rare a size is that is beyond all others."""
+        if self.age < _LEARNED:
+            return 0.0
         begin, tail, excess = past, 0.0, 0.0
         while tail < max(_TAIL * self.age, _FEWEST) and begin > first:
             begin -= 1
             excess += tail
-            tail += bins[begin]
+            tail += self.bins[begin]
         mean = excess / tail + 0.5
-        beyond = (place - begin) / mean / _LN10 + math.log10(self.age / tail)
-        return max(beyond, math.log10(self.age + 1))
+        beyond = (place - begin) / mean / _LN10 + log10(self.age / tail)
+        return max(beyond, log10(self.age + 1))
 
     def _raise(self, first: int, past: int, by: int) -> None:
         """A size beyond all: the bins move down by so many, the lowest become one."""
         lowest = sum(self.bins[first : min(first + by + 1, past)])
         kept = self.bins[first + by + 1 : past]
         self.bins[first:past] = array("f", [lowest]) + kept + array("f", [0.0] * (_BINS - 1 - len(kept)))
+
+
+def _height(size: float) -> int:
+    return floor(log(size + _TINY) * _BINS_PER_E)

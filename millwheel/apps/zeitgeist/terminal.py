@@ -75,4 +75,4 @@ def moment(time: int) -> str:
     >>> moment(START)
     'Thu 00:00'
     """
-    return f"{datetime.datetime.fromtimestamp(time // SECOND, datetime.UTC):%a %H:%M}"
+    return f"{datetime.datetime.fromtimestamp(time // SECOND, datetime.timezone.utc):%a %H:%M}"

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from millwheel.apps.zeitgeist.settings import DAY_PARTS, Settings
 
 _LEVEL = 0.002  # how fast the level follows: about 500 buckets
-_HOUR = 0.02  # how fast an hour's mean follows once it was seen fifty times
+_SEEN = 50.0  # an hour's mean is that of all it has measured until it was seen so often ...
+_HOUR = 1.0 / _SEEN  # ... and follows so fast from then on
 
 
 class ValueForecast(NamedTuple):
@@ -32,20 +33,19 @@ class ValueModel:
     means: array[float] = field(default_factory=lambda: array("f"))
     counts: array[float] = field(default_factory=lambda: array("f"))
 
-    def forecast(self, settings: Settings, bucket: int) -> ValueForecast:
-        """What a bucket after the last one is expected to measure."""
-        part = settings.day_part(bucket)
-        known = bool(self.counts) and self.counts[part] > 0
-        return ValueForecast(self.means[part] if known else self.level, self.age)
-
-    def update(self, settings: Settings, bucket: int, value: float) -> None:
-        """Learns a bucket."""
-        if self.age == 0:
+    def learn(self, settings: Settings, bucket: int, value: float) -> ValueForecast | None:
+        """Learns a bucket; what was expected of it, None of the first one."""
+        age = self.age
+        if age == 0:
             self.level = value
             self.means = array("f", [0.0] * DAY_PARTS)
             self.counts = array("f", [0.0] * DAY_PARTS)
-        self.age += 1
-        self.level += _LEVEL * (value - self.level)
         part = settings.day_part(bucket)
-        self.counts[part] += 1
-        self.means[part] += max(1.0 / self.counts[part], _HOUR) * (value - self.means[part])
+        means, count = self.means, self.counts[part]
+        mean = means[part]
+        forecast = ValueForecast(mean if count else self.level, age) if age else None
+        self.age = age + 1
+        self.level += _LEVEL * (value - self.level)
+        self.counts[part] = count = count + 1.0
+        means[part] = mean + (1.0 / count if count < _SEEN else _HOUR) * (value - mean)
+        return forecast

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.model.computation import Computation
+from millwheel.model.keys import field_of
 from millwheel.model.record import Record
 from millwheel.model.timer import Timer
 
 
 def early_counts(fewest: int, most: int = 1_000_000) -> frozenset[int]:
-    """Counts at which a bucket is told before it is complete: each half as much again as the one before.
+    """Counts at which a bucket is reported before it is complete: each half as much again as the one before.
 
     >>> sorted(early_counts(8, most=50))
     [8, 12, 18, 27, 40]
@@ -62,13 +65,19 @@ class WindowMean(Computation):
         return {}
 
     def process_record(self, record: Record) -> None:
+        measured = field_of(record.value, self.field)
+        if measured is None:
+            raise ValueError(f"the record has no field {self.field!r}: leave it out, or divert it")
+        value = float(measured)
+        if not math.isfinite(value):
+            raise ValueError(f"{value} cannot be compared with other values: leave it out, or divert it")
         bucket = record.timestamp // self.settings.width
         total = self.state.get(bucket)
         if total is None:
             total = self.state[bucket] = [0, 0.0]
             self.set_timer(str(bucket), (bucket + 1) * self.settings.width)
         total[0] += 1
-        total[1] += float(record.value[self.field])
+        total[1] += value
 
     def process_timer(self, timer: Timer) -> None:
         bucket = int(timer.tag)

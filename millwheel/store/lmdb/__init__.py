@@ -1,1 +1,1 @@
-"""The embedded store, in LMDB: a folder, one environment for the journal and one for each shard."""
+"""The embedded store in LMDB: one environment for the journal and each shard."""

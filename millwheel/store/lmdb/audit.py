@@ -1,8 +1,8 @@
-"""Reads a whole file of LMDB, page by page, without LMDB: is it what was written?
+"""Audits a whole LMDB file, page by page, without LMDB.
 
-Every page that can be reached is where it says that it is, and full to the byte; keys are in order, also
-those that lead from page to page; each entry has its checksum; there are as many as the meta page says; and
-no page that is in use is listed as free. A file that passes gives what was written.
+Every reachable page is at its own position, and full to the byte; keys are in order, also
+those that lead from page to page; each entry has its checksum; their number is that of the meta page; and
+no page that is in use is listed as free. A file that passes has exactly what was written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Entry = Callable[[bytes, bytes], None]
 
 
 def audit(path: Path, file: int, meta: Meta) -> None:
-    """Raises `Damaged` where the state that a meta page leads to is not what was written."""
+    """Raises `Damaged` if the state of a meta page is not what was written."""
     found = _Audit(path, file, meta)
     found.tree(meta.free, _INTEGER_KEYS, found.free_pages)
     found.tree(meta.main, 0, found.entry)
@@ -43,7 +43,7 @@ class _Audit:
         self._size = meta.page_size
         self._last = meta.last_page
         self._transaction = meta.transaction
-        pages = os.fstat(file).st_size // self._size + 1  # more cannot be in use
+        pages = os.fstat(file).st_size // self._size + 1  # the largest possible number
         self.used = bytearray(min(self._last + 1, pages))
         self.free = bytearray(len(self.used))
 
@@ -92,7 +92,9 @@ class _Audit:
 
     def _use(self, first: int, count: int) -> None:
         if first < 2 or first + count > len(self.used):
-            raise self._damaged(f"page {first} is not in the file: it was cut off, or a page leads astray")
+            raise self._damaged(
+                f"page {first} is not in the file: it was cut off, or a page refers to a wrong one"
+            )
         if any(self.used[first : first + count]):
             raise self._damaged(f"page {first} is used twice")
         self.used[first : first + count] = b"\x01" * count
@@ -144,7 +146,9 @@ class _Audit:
         (first,) = _NUMBER.unpack_from(page, start)
         head = os.pread(self._file, HEADER.size, first * self._size) if first < len(self.used) else b""
         if len(head) < HEADER.size:
-            raise self._damaged(f"page {first} is missing: the file was cut off, or a page leads astray")
+            raise self._damaged(
+                f"page {first} is missing: the file was cut off, or a page refers to a wrong one"
+            )
         own, _, flags, _, _ = HEADER.unpack(head)
         (pages,) = _PAGES.unpack_from(head, 12)
         if own != first or flags != _OVERFLOW or pages * self._size < HEADER.size + size:
@@ -156,7 +160,7 @@ class _Audit:
         return value
 
     def _tiled(self, number: int, page: bytes, places: list[tuple[int, int]]) -> None:
-        """Entries fill the end of a page, without gaps; each begins at an even place."""
+        """Checks that entries fill the end of a page without gaps, at even offsets."""
         place = HEADER.unpack_from(page)[4]
         for offset, size in sorted(places):
             if offset != place:
@@ -166,12 +170,12 @@ class _Audit:
             raise self._damaged(f"page {number} has entries at wrong places")
 
     def entry(self, key: bytes, value: bytes) -> None:
-        """An entry that was written by us."""
+        """Checks an entry of the engine."""
         if not is_whole(key, value):
             raise self._damaged(f"the entry {key[:40].hex()} has a wrong checksum")
 
     def free_pages(self, key: bytes, value: bytes) -> None:
-        """The pages that a transaction has left."""
+        """Checks the pages that a transaction has freed."""
         if len(key) != 8 or _NUMBER.unpack(key)[0] > self._transaction or len(value) < 8:
             raise self._damaged("the list of free pages is wrong")
         (count,) = _NUMBER.unpack_from(value)
@@ -183,7 +187,7 @@ class _Audit:
                 raise self._damaged("the list of free pages is wrong")
             previous = number
             if number >= len(self.free):
-                continue  # never written: it was free again before its transaction ended
+                continue  # never written: freed before its transaction ended
             if self.free[number]:
                 raise self._damaged(f"page {number} is listed as free twice")
             self.free[number] = 1

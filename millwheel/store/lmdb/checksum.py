@@ -1,6 +1,6 @@
-"""The checksum behind each value of a store in LMDB: four bytes of the key and the value.
+"""The checksum after each value of a store in LMDB: four bytes of key and value.
 
-The key is in it, so that a value that turns up under another key is found out too.
+It covers the key, so that a value under a wrong key is detected too.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 import xxhash
 
 SIZE = 4
-"""Bytes. Of four billion damages one is not seen; eight would make an index entry a fifth larger."""
+"""Bytes. It misses one damage in 2^32; 8 would make an index entry 20% larger."""
 
 digest = xxhash.xxh3_64_digest
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
-    """A value as it is stored."""
+    """A value with its checksum, as stored."""
     return value + digest(key + value)[:SIZE]
 
 
 def seal_all(entries: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Entries as they are stored."""
+    """Entries with their checksums, as stored."""
     return [(key, value + digest(key + value)[:4]) for key, value in entries]
 
 

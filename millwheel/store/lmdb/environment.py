@@ -1,122 +1,48 @@
-"""One environment of LMDB: an ordered map of bytes in a folder, for all processes of a machine.
+"""One LMDB environment: an ordered map of bytes in a folder, for one machine.
 
-A handle follows its file: where `compact` has put another one in its place, the next transaction is on that.
-Of a store each value has a checksum behind it, and one entry, which nobody else sees, counts
-the writes: a file that has fewer of them than it had is an older copy.
+A handle follows its file: if `compact` has replaced it, the next transaction uses the new one.
+Each value of a store has a checksum, and a hidden entry counts the writes: a file with fewer of them than
+it had is an older copy.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lmdb
 
+from millwheel.disk import sync_folder
 from millwheel.errors import StoreError
-from millwheel.store.base import Guard, Range
+from millwheel.store.base import Guard
 from millwheel.store.lmdb.audit import audit
-from millwheel.store.lmdb.checksum import digest, is_whole, seal_all, sealed
-from millwheel.store.lmdb.manifest import private_folder, sync_folder
+from millwheel.store.lmdb.checksum import seal_all, sealed
+from millwheel.store.lmdb.lmdb_errors import DATA, explained
+from millwheel.store.lmdb.lmdb_snapshot import WRITES, CheckedSnapshot, LmdbSnapshot
+from millwheel.store.lmdb.manifest import private_folder
 from millwheel.store.lmdb.pages import Damaged, Meta, head_of, read_head, renumber
 from millwheel.store.lmdb.seal import Mark, digest_of
 
-DATA = "data.mdb"
 LOCK = "lock.mdb"
-_READERS = 1024  # slots for reading processes; a killed one's slot is taken back at the next open
+_READERS = 1024  # slots for reading processes; a killed one's slot is freed at the next open
 _COMPACTED = "compacted"
-_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
-WRITES = b"\x00writes"
-"""The entry that counts the writes; before every other."""
-DRIVER_LOCK = "driver.lock"
-"""The file beside the environments that the driver of the store holds."""
-
-
-class _Snapshot:
-    """A read transaction."""
-
-    __slots__ = ("_txn",)
-
-    def __init__(self, txn: Any) -> None:
-        self._txn = txn  # opened without buffers: it gives bytes, whatever its annotations allow for
-
-    def get(self, key: bytes) -> bytes | None:
-        return cast(bytes | None, self._txn.get(key))
-
-    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return list(map(self._txn.get, keys))
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._txn.cursor() as cursor:
-            if not cursor.set_range(start):
-                return
-            for key, value in cursor:
-                if key >= stop:
-                    return
-                yield key, value
-
-    def prefetch(self, ranges: Sequence[Range]) -> None:
-        """A read is a memory access here."""
-
-
-class _CheckedSnapshot(_Snapshot):
-    """A read transaction of an environment with checksums."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, txn: Any, path: Path) -> None:
-        super().__init__(txn)
-        self._path = path
-
-    def get(self, key: bytes) -> bytes | None:
-        stored = self._txn.get(key)
-        return stored if stored is None else self._value(key, stored)
-
-    def get_each(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found = []
-        get = self._txn.get
-        for key in keys:
-            stored = get(key)
-            if stored is not None:
-                value = stored[:-4]
-                if not stored.endswith(digest(key + value)[:4]):
-                    raise self._damaged(key)
-                stored = value
-            found.append(stored)
-        return found
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, stored in super().scan(start, stop):
-            value = stored[:-4]
-            if not stored.endswith(digest(key + value)[:4]):
-                raise self._damaged(key)
-            if key != WRITES:
-                yield key, value
-
-    def _value(self, key: bytes, stored: bytes) -> bytes:
-        if not is_whole(key, stored):
-            raise self._damaged(key)
-        return stored[:-4]
-
-    def _damaged(self, key: bytes) -> Damaged:
-        return Damaged(self._path / DATA, f"the entry {key[:40].hex()} has a wrong checksum")
 
 
 class LmdbShard:
-    """One environment. The lock keeps the map from being moved under a reader of this process.
+    """One environment; a lock keeps its map in place under this process's readers.
 
     With ``readonly`` it is only read: no file is made, and none but LMDB's table of readers is written. With
-    ``new`` it is made where it is not there.
-    ``still`` is called before another file is opened in the place of the first one, and raises to refuse it;
-    without it a handle stays with the file that it has.
+    ``new`` it is made if it does not exist.
+    ``still`` is called before a replaced file is opened, and raises to refuse it; without it a handle stays
+    with the file that it has.
 
-    With ``checked`` values have checksums, and writes are counted; ``witness`` gives what is noted beside the
-    count with each of them.
+    With ``checked`` values have checksums, and writes are counted; ``witness`` returns what is stored with
+    the count.
     """
 
     def __init__(
@@ -162,9 +88,9 @@ class LmdbShard:
                 readonly=self._readonly,
                 create=self._new,
                 mode=0o600,
-                # Without the table of readers nobody has opened it since it came here, from a backup.
+                # Without the table of readers it has not been opened since it was restored from a backup.
                 lock=not self._readonly or (self._path / LOCK).exists(),
-                readahead=False,  # rows are read at random places
+                readahead=False,  # rows are read at random
             )
             self._inode = _inode(self._data)
             if before in (None, self._inode):
@@ -172,16 +98,16 @@ class LmdbShard:
             self._env.close()
         self._env.reader_check()
         if self._checked and self._is_short():
-            self.verify(None)  # as a rule the end of the file was cut off: LMDB would die of SIGBUS
+            self.verify(None)  # most often the file was truncated, which would end LMDB with SIGBUS
 
     @contextmanager
-    def snapshot(self) -> Iterator[_Snapshot]:
+    def snapshot(self) -> Iterator[LmdbSnapshot]:
         with self._lock:
             with explained(self._path):
                 txn = self._begin(write=False)
             self._reading += 1
             try:
-                yield _CheckedSnapshot(txn, self._path) if self._checked else _Snapshot(txn)
+                yield CheckedSnapshot(txn, self._path) if self._checked else LmdbSnapshot(txn)
             except lmdb.Error as error:
                 raise Damaged(self._path / DATA, f"LMDB cannot read a page ({error})") from error
             finally:
@@ -204,7 +130,7 @@ class LmdbShard:
             while True:
                 txn = self._begin(write=True)
                 try:
-                    snapshot = _CheckedSnapshot(txn, self._path) if self._checked else _Snapshot(txn)
+                    snapshot = CheckedSnapshot(txn, self._path) if self._checked else LmdbSnapshot(txn)
                     if guard is not None:
                         guard(snapshot.get)
                     for key in deletes:
@@ -224,12 +150,12 @@ class LmdbShard:
                     raise
 
     def _begin(self, *, write: bool) -> Any:
-        """A transaction on the file that stands in the folder now."""
+        """A transaction on the current file of the folder."""
         while True:
             try:
                 txn = self._env.begin(write=write)
             except lmdb.MapResizedError:
-                self._env.set_mapsize(0)  # another process grew the map: take its size
+                self._env.set_mapsize(0)  # another process grew the map: use its size
                 continue
             if self._still is None or self._reading or _inode(self._data) == self._inode:
                 return txn
@@ -243,18 +169,18 @@ class LmdbShard:
         self._env.set_mapsize(2 * self._env.info()["map_size"])
 
     def writes(self) -> tuple[int, bytes]:
-        """How often it was written, and what was noted with the last write."""
+        """The number of writes, and the witness of the last one."""
         with self.snapshot() as snapshot:
             found = snapshot.get(WRITES)
         return _count(found), found[8:] if found is not None else b""
 
     def _is_short(self) -> bool:
-        """Whether the file ends before its last page, as far as the meta page knows."""
+        """Whether the file ends before its last page, by the meta page."""
         newest = read_head(self._path / DATA).newest
         return os.stat(self._data).st_size < (newest.last_page + 1) * newest.page_size
 
     def verify(self, mark: Mark | None) -> None:
-        """Raises `Damaged` where the file is not what was written: at ``mark``, or ever."""
+        """Raises `Damaged` if the file is not as at ``mark``, or was never written so."""
         with self._pinned() as (file, meta):
             path = self._path / DATA
             if mark is not None and meta.transaction < mark.transaction:
@@ -267,13 +193,13 @@ class LmdbShard:
                 audit(path, file, meta)
 
     def mark(self) -> Mark:
-        """What the file is now; wrong where somebody writes meanwhile."""
+        """The file's current mark; wrong if another process writes meanwhile."""
         with self._pinned() as (file, meta):
             return Mark(meta.transaction, digest_of(file))
 
     @contextmanager
     def _pinned(self) -> Iterator[tuple[int, Meta]]:
-        """The file, and a state of it whose pages are not used again meanwhile, whoever writes."""
+        """The file, and a state of it whose pages are not reused meanwhile."""
         while True:
             with self._lock, explained(self._path):
                 txn = self._begin(write=False)
@@ -300,11 +226,11 @@ class LmdbShard:
             sync_folder(self._path)
 
     def compact(self) -> None:
-        """Puts a copy without free pages in the place of the file.
+        """Replaces the file by a copy without free pages.
 
-        No write can come between the copy and the exchange, as a write transaction is open. The copy goes on
-        with the number of the last transaction: a table of readers that is in use has that number too, and
-        LMDB chooses a file's root by it. Who has the old file open keeps it until its next transaction.
+        No write can happen between the copy and the exchange, as a write transaction is open. The copy keeps
+        the number of the last transaction: a table of readers in use has that number too, and LMDB chooses a
+        file's root by it. A process that has the old file open keeps it until its next transaction.
         """
         folder = self._path / _COMPACTED
         with self._lock, explained(self._path):
@@ -322,7 +248,7 @@ class LmdbShard:
             shutil.rmtree(folder)
 
     def size(self) -> int:
-        """The bytes of the file that are in use on disk."""
+        """The bytes of the file on disk."""
         return os.stat(self._data).st_blocks * 512
 
     def close(self) -> None:
@@ -339,46 +265,3 @@ def _inode(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turns what LMDB and the file system say into a `StoreError` that says what to do."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise Damaged(path / DATA, f"LMDB cannot read a page ({error})") from error
-    except lmdb.Error as error:
-        raise StoreError(_advice(path, str(error))) from error
-    except OSError as error:
-        raise StoreError(_advice(path, str(error), error.errno)) from error
-
-
-def holder(path: Path) -> str:
-    """Who wrote its name into the lock."""
-    try:
-        return (path / DRIVER_LOCK).read_text().strip() or "another driver"
-    except OSError:
-        return "another driver"
-
-
-def _advice(path: Path, text: str, code: int | None = None) -> str:
-    if code == errno.ENOSPC or "No space left" in text:
-        return (
-            f"the store {path} has no room to write ({text}): the disk is full. Nothing of this write is "
-            "there; make room and run again"
-        )
-    if code == errno.EIO or "Input/output error" in text:
-        # LMDB says this also of a write that the file system cut short for want of room.
-        return (
-            f"the store {path} cannot be written ({text}): the disk is full, or it is failing. Nothing of "
-            "this write is there; make room, or look at the disk, and run again"
-        )
-    if "already open in this process" in text:
-        return (
-            f"the store {path.parent} is in use by {holder(path.parent)}: one driver runs a pipeline at a "
-            "time; stop that one first, or give this one a store of its own"
-        )
-    if code in (errno.EACCES, errno.EPERM, errno.EROFS) or "Permission denied" in text:
-        return f"the store {path} cannot be written ({text}): choose a folder that this user may write"
-    return f"the store {path} cannot be used ({text})"

@@ -1,7 +1,7 @@
-"""The embedded store: LMDB, a folder with one environment for the journal and one for each shard.
+"""The embedded store: a folder of LMDB environments, for journal and shards.
 
 LMDB maps its file into memory and lets many processes read while one writes, so every Python worker on
-the host reaches a row at the cost of a memory access. Each shard is an environment of its own because an
+the host reads a row at the cost of a memory access. Each shard is an environment of its own because an
 environment has one writer at a time: slots that write different shards do not wait for each other.
 """
 
@@ -18,25 +18,31 @@ from typing import Any
 from urllib.parse import quote
 
 from millwheel.errors import StoreError
+from millwheel.model.keys import TABLETS
 from millwheel.store.base import Shard, Store
-from millwheel.store.lmdb.environment import DATA, DRIVER_LOCK, LmdbShard, explained, holder
+from millwheel.store.formats import check_tablets
+from millwheel.store.lmdb.environment import LmdbShard
+from millwheel.store.lmdb.lmdb_errors import DATA, DRIVER_LOCK, explained, holder
 from millwheel.store.lmdb.manifest import Identity, decide_identity, private_folder, read_identity
 from millwheel.store.lmdb.older_copies import refuse_older_copies
 from millwheel.store.lmdb.seal import read_seal, remove_seal, write_seal
 
 _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
-_VERIFIED_TO_LOOK = 1 << 30  # bytes: up to a second; beyond them `store check` and the next run verify
+_VERIFIED_TO_LOOK = (
+    1 << 30
+)  # bytes: up to a second; larger stores are verified by `store check` and the next run
 _OLD_IDENTITY = b"shards"  # of a store of format 1: an entry of its journal
 
 
 class LmdbStore(Store):
-    """The store in a folder. Give ``sync=False`` only where losing it to a power cut does not matter."""
+    """The store in a folder; ``sync=False`` risks its loss in a power failure."""
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         shards: int = 1,
+        tablets: int = TABLETS,
         sync: bool = True,
         map_size: int = _FIRST_MAP,
         identity: str | None = None,
@@ -45,11 +51,11 @@ class LmdbStore(Store):
     ) -> None:
         """Opens a store, or makes it.
 
-        With ``identity`` it is that very one. With this, ``existing`` or ``readonly`` it is never made; with
-        ``readonly`` nothing is written, whatever is there.
+        With ``identity`` it must be that store. With this, ``existing`` or ``readonly`` it is never made;
+        with ``readonly`` nothing is ever written.
         """
         self._path = Path(path).absolute()
-        self._lock_file: Any = None
+        self.lock_file: Any = None
         self._open: list[LmdbShard] = []
         self._sync = sync
         self._map_size = map_size
@@ -58,10 +64,11 @@ class LmdbStore(Store):
             with explained(self._path):
                 found = read_identity(self._path)
                 if found is None:
-                    found = self._make(shards, identity, existing=existing or readonly)
+                    found = self._make(shards, tablets, identity, existing=existing or readonly)
             if identity not in (None, found.id):
                 raise StoreError(_elsewhere(self._path, "there is another one"))
             self._identity = found
+            self.tablets = found.tablets
             self.address = f"lmdb://{quote(str(self._path))}?sync={int(sync)}&id={found.id}"
             environments = [self._environment(_name(number)) for number in range(found.shards)]
             self.shards: Sequence[Shard] = environments
@@ -77,33 +84,34 @@ class LmdbStore(Store):
         """The folder."""
         return self._path
 
-    def _make(self, shards: int, identity: str | None, *, existing: bool) -> Identity:
-        """Makes a store where there is none: the environments, then what says that all of them are there.
+    def _make(self, shards: int, tablets: int, identity: str | None, *, existing: bool) -> Identity:
+        """Makes a new store: the environments, then the manifest that completes it.
 
         Another process may make it too, with another number of shards: then the first one's is the store's,
-        and what the other one has made besides stays empty.
+        and the other's additional environments stay empty.
         """
         there = (self._path / "journal" / DATA).exists()
         if there and self._is_old():
             raise StoreError(
                 f"the store {self._path} has format 1, without checksums: an earlier version of millwheel "
-                "made it. Run it with that version, or begin with a new store"
+                "made it. Run it with that version, or start with a new store"
             )
         if identity is not None:
             raise StoreError(_elsewhere(self._path, "there is none"))
         if existing and there:
             raise StoreError(
                 f"the store {self._path} is not finished: a pipeline that starts is making it now, or was "
-                "interrupted in that. Try again in a moment; if nothing makes it, run the pipeline"
+                "interrupted doing so. Try again in a moment; if nothing makes it, run the pipeline"
             )
         if existing:
             raise StoreError(f"there is no store at {self._path}")
+        check_tablets(shards, tablets)
         private_folder(self._path)
         for name in ("journal", *map(_name, range(shards))):
             made = LmdbShard(self._path / name, sync=self._sync, map_size=self._map_size)
             made.sync()
             made.close()
-        return decide_identity(self._path, shards)
+        return decide_identity(self._path, shards, tablets)
 
     def _is_old(self) -> bool:
         try:
@@ -111,7 +119,7 @@ class LmdbStore(Store):
                 self._path / "journal", sync=self._sync, map_size=self._map_size, readonly=True
             )
         except StoreError:
-            return False  # it is being made, in this moment
+            return False  # it is being made at this moment
         try:
             with journal.snapshot() as snapshot:
                 return snapshot.get(_OLD_IDENTITY) is not None
@@ -133,7 +141,7 @@ class LmdbStore(Store):
         return shard
 
     def lock(self, owner: str, *, takeover: bool = False) -> None:
-        # A lock cannot be taken from a process that hangs: it keeps its file, and ours takes the name.
+        # A lock cannot be taken from a process that hangs: it keeps its file, and ours gets another name.
         name = self._path / (f"{DRIVER_LOCK}.{os.getpid()}" if takeover else DRIVER_LOCK)
         with explained(self._path):
             handle = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
@@ -152,16 +160,16 @@ class LmdbStore(Store):
         file.flush()
         if takeover:
             os.replace(name, self._path / DRIVER_LOCK)
-        self._lock_file = file
+        self.lock_file = file
         try:
             self.verify()
         except BaseException:
-            self._lock_file.close()
-            self._lock_file = None
+            self.lock_file.close()
+            self.lock_file = None
             raise
 
     def verify(self) -> None:
-        """Raises a `StoreError` where a file is not what was written, or older than the others."""
+        """Raises a `StoreError` if a file is damaged, or older than the others."""
         seal = read_seal(self._path)
         for shard in self._open:
             shard.verify(seal.get(shard.path.name))
@@ -169,11 +177,11 @@ class LmdbStore(Store):
         refuse_older_copies(self._path, journal, shards)
 
     def _write_seal(self) -> None:
-        """Notes what the files are, for the next one who takes the store.
+        """Records the state of the files, for the next owner of the store.
 
-        A task that a driver has left behind may write meanwhile, or later: then the seal does not hold.
+        A leftover task of a driver may write meanwhile, or later: then the seal is invalid.
         """
-        if self._lock_file is None or self._readonly or not self._sync:
+        if self.lock_file is None or self._readonly or not self._sync:
             return
         with suppress(StoreError, OSError):
             write_seal(self._path, {shard.path.name: shard.mark() for shard in self._open})
@@ -193,9 +201,9 @@ class LmdbStore(Store):
         )
 
     def compact(self) -> tuple[int, int]:
-        """Writes every environment anew, without its free pages; the bytes before and after.
+        """Rewrites every environment without its free pages; the bytes before and after.
 
-        Only for who holds the lock. Others may look meanwhile: see `LmdbShard.compact`.
+        The lock must be held. Others may read meanwhile: see `LmdbShard.compact`.
         """
         before = self.size()
         with explained(self._path):
@@ -209,9 +217,9 @@ class LmdbStore(Store):
         for shard in self._open:
             shard.close()
         self._open.clear()
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        if self.lock_file is not None:
+            self.lock_file.close()
+            self.lock_file = None
 
     def size(self) -> int:
         return sum(shard.size() for shard in self._open)
@@ -222,14 +230,14 @@ def _name(number: int) -> str:
 
 
 def _witness(shards: Sequence[LmdbShard]) -> bytes:
-    """How often each shard was written: what the journal notes of them."""
+    """The number of writes of each shard, stored with the journal's."""
     return b"".join(shard.writes()[0].to_bytes(8, "big") for shard in shards)
 
 
 def _is_still(path: Path, identity: Identity) -> None:
-    """Raises where another store stands in the folder now."""
+    """Raises if another store is in the folder now."""
     if read_identity(path) != identity:
-        raise StoreError(_elsewhere(path, "it is gone, or another one is in its place"))
+        raise StoreError(_elsewhere(path, "it was removed or replaced"))
 
 
 def _elsewhere(path: Path, what: str) -> str:

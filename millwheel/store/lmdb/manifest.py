@@ -1,8 +1,8 @@
-"""What a store in a folder is: `store.json`, written once, when all the files beside it are there.
+"""The manifest of a store in a folder: `store.json`, written once, last.
 
-It has the format, the number of shards, and an identity that no other store has. Whoever opens a store reads
-it first: without it nothing there is a store yet, and nothing has been written to the files. So a process
-that only reads never meets a half-made store, and of two that make one at the same moment, one decides.
+It has the format, the numbers of shards and of tablets, and a unique identity. A process that opens a store
+reads it first: without it the folder is not a store yet, and nothing has been written to its files. So a
+process that only reads never sees a half-made store, and of two that make one at the same moment, one wins.
 """
 
 from __future__ import annotations
@@ -16,28 +16,33 @@ from typing import Any
 
 import xxhash
 
+from millwheel.disk import sync_folder
 from millwheel.errors import StoreError
+from millwheel.model.keys import TABLETS
 
 NAME = "store.json"
 FORMAT = 2
-"""2: rows have a checksum. 1 had none, and its identity was an entry of the journal."""
+"""2: rows have a checksum. 1 had none, and its identity was a journal entry."""
+FORMAT_OF_MANY = 3
+"""3: it has a number of tablets, which is not 64."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which store it is."""
+    """The identity of a store."""
 
     shards: int
     id: str
+    tablets: int = TABLETS
 
 
 def private_folder(path: Path) -> None:
-    """Makes a folder that only this user can read; one that is there stays as it is."""
+    """Makes a folder that only this user can read; an existing one is not changed."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def write_private(path: Path, data: bytes) -> Path:
-    """Writes a file, durably, under a temporary name beside ``path``; returns the name."""
+    """Writes a file durably, under a temporary name beside ``path``; returns it."""
     part = path.with_name(f"{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
@@ -46,22 +51,13 @@ def write_private(path: Path, data: bytes) -> Path:
     return part
 
 
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def signed(value: dict[str, Any]) -> bytes:
-    """A small file: JSON with a checksum in it."""
+    """Encodes a small file: JSON with a checksum in it."""
     return json.dumps({**value, "checksum": _checksum(value)}, sort_keys=True).encode() + b"\n"
 
 
 def unsigned(data: bytes) -> dict[str, Any] | None:
-    """The inverse of `signed`; None where it is damaged."""
+    """The inverse of `signed`; None if it is damaged."""
     try:
         value = json.loads(data)
         checksum = value.pop("checksum")
@@ -76,7 +72,7 @@ def _checksum(value: dict[str, Any]) -> str:
 
 
 def read_identity(folder: Path) -> Identity | None:
-    """The identity of the store in a folder; None where there is no store, or it is not finished."""
+    """The identity of the store in a folder; None: no store, or an unfinished one."""
     try:
         data = (folder / NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -85,22 +81,33 @@ def read_identity(folder: Path) -> Identity | None:
     if value is None:
         raise StoreError(
             f"the store {folder} is damaged: its file {NAME} is not what was written. Restore the whole "
-            "folder from a backup, or remove it and start anew"
+            "folder from a backup, or remove it and start again"
         )
-    if value["format"] != FORMAT:
+    if value["format"] not in (FORMAT, FORMAT_OF_MANY):
         raise StoreError(
-            f"the store {folder} has format {value['format']}, and this millwheel reads format {FORMAT}: "
-            "use the millwheel that made it, or a newer one"
+            f"the store {folder} has format {value['format']}, and this millwheel reads formats {FORMAT} and "
+            f"{FORMAT_OF_MANY}: use the millwheel that made it, or a newer one"
         )
-    return Identity(value["shards"], value["id"])
+    return identity_in(value)
 
 
-def decide_identity(folder: Path, shards: int) -> Identity:
-    """Finishes a store whose files are all there; returns its identity, or that of who was faster."""
-    value = {"format": FORMAT, "shards": shards, "id": uuid.uuid4().hex}
+def new_identity(shards: int, tablets: int, formats: tuple[int, int]) -> dict[str, Any]:
+    """The content of a manifest, in the format without or with a number of tablets."""
+    many = {} if tablets == TABLETS else {"tablets": tablets}
+    return {"format": formats[bool(many)], "shards": shards, "id": uuid.uuid4().hex, **many}
+
+
+def identity_in(value: dict[str, Any]) -> Identity:
+    """The identity in a manifest."""
+    return Identity(value["shards"], value["id"], value.get("tablets", TABLETS))
+
+
+def decide_identity(folder: Path, shards: int, tablets: int = TABLETS) -> Identity:
+    """Completes a store whose files exist; returns its identity, or the faster one's."""
+    value = new_identity(shards, tablets, (FORMAT, FORMAT_OF_MANY))
     part = write_private(folder / NAME, signed(value))
     try:
-        os.link(part, folder / NAME)  # the whole file or nothing, and only the first one
+        os.link(part, folder / NAME)  # atomic, and only the first one succeeds
     except FileExistsError:
         pass
     finally:

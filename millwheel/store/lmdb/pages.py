@@ -1,6 +1,6 @@
-"""The pages of a file of LMDB (format 1, 64 bits), read without LMDB.
+"""The pages of an LMDB file (format 1, 64 bits), read without LMDB.
 
-LMDB maps its file into memory and trusts what is there: a damaged page gives wrong answers, an assertion or
+LMDB maps its file into memory and trusts its content: a damaged page gives wrong answers, an assertion or
 SIGBUS. So a file is read here first, with plain reads.
 """
 
@@ -23,7 +23,7 @@ NO_ROOT = (1 << 64) - 1
 
 
 class Tree(NamedTuple):
-    """What a meta page has of one of its two maps: the free pages, and the entries."""
+    """A meta page's data of one of its two maps: the free pages, and the entries."""
 
     pad: int
     flags: int
@@ -36,7 +36,7 @@ class Tree(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """A meta page: one state of the file, as a transaction left it."""
+    """A meta page: one state of the file, at the end of a transaction."""
 
     map_size: int
     free: Tree
@@ -51,36 +51,36 @@ class Meta(NamedTuple):
 
 
 class Damaged(StoreError):
-    """A file is not what was written; the message names it and says what to do."""
+    """A file is not what was written; the message names it and what to do."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(
             f"the store {path.parent.parent} is damaged: in {path.parent.name}/{path.name} {what}. Restore "
-            "the whole folder from a backup, or remove it and start anew; do not replace single files"
+            "the whole folder from a backup, or remove it and start again; do not replace single files"
         )
 
 
 class Head(NamedTuple):
-    """Both meta pages of a file, of which the newer one counts."""
+    """Both meta pages of a file; the newer one counts."""
 
     metas: tuple[Meta, Meta]
 
     @property
     def newest(self) -> Meta:
-        """The state that the last transaction left."""
+        """The state after the last transaction."""
         return max(self.metas, key=lambda meta: meta.transaction)
 
 
 def read_head(path: Path) -> Head:
-    """The meta pages of a file; raises `Damaged` where LMDB could not have written them."""
+    """The meta pages of a file; `Damaged` if LMDB cannot have written them."""
     with open(path, "rb") as file:
         return head_of(path, file.fileno())
 
 
 def head_of(path: Path, file: int) -> Head:
-    """As `read_head`, of a file that is open.
+    """Like `read_head`, for an open file.
 
-    Both pages may be written meanwhile: what looks damaged is read again until it stays as it is.
+    Both pages may be written meanwhile: what looks damaged is read again until it no longer changes.
     """
     seen = None
     while True:
@@ -113,14 +113,14 @@ def _meta(path: Path, data: bytes, number: int) -> Meta:
     meta = Meta(map_size, Tree(*rest[:8]), Tree(*rest[8:16]), *rest[16:])
     size = meta.page_size
     if (own, flags, magic, version) != (number, _META, _MAGIC, 1):
-        raise Damaged(path, f"meta page {number} is none")
+        raise Damaged(path, f"meta page {number} is not one")
     if size & (size - 1) or not 512 <= size <= 65536:
         raise Damaged(path, f"meta page {number} names pages of {size} bytes")
     return meta
 
 
 def renumber(path: Path, transaction: int) -> None:
-    """Gives the state in a file, which nobody has open, the number of a transaction, durably."""
+    """Sets the transaction number of a file that no process has open, durably."""
     head = read_head(path)
     newest = head.newest
     trees = (*newest.free, *newest.main)

@@ -1,7 +1,7 @@
-"""The seal of a store: a file that says what each of its files was when a driver last closed it.
+"""The seal of a store: the state of its files when a driver last closed it.
 
-Where it still holds, nothing else need be checked. A store that was not closed, or was written afterwards, is
-audited entry by entry. The seal decides nothing alone: one that is damaged or does not hold means an audit.
+While it is valid, nothing else need be checked. A store that was not closed, or was written afterwards, is
+audited entry by entry. The seal decides nothing alone: one that is damaged or invalid means an audit.
 But a file of an older transaction than the seal's is an older copy of it, whatever its contents.
 """
 
@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import xxhash
 
-from millwheel.store.lmdb.manifest import signed, sync_folder, unsigned, write_private
+from millwheel.disk import sync_folder
+from millwheel.store.lmdb.manifest import signed, unsigned, write_private
 
 NAME = "seal.json"
 _CHUNK = 4 << 20  # bytes read at once
 
 
 class Mark(NamedTuple):
-    """One file: its last transaction, and the digest of all its bytes."""
+    """One file: its last transaction, and the digest of its bytes."""
 
     transaction: int
     digest: str
@@ -37,7 +38,7 @@ def digest_of(file: int) -> str:
 
 
 def read_seal(folder: Path) -> dict[str, Mark]:
-    """By environment: what it was; empty where nobody knows."""
+    """By environment: its mark; empty if unknown."""
     try:
         value = unsigned((folder / NAME).read_bytes())
     except OSError:

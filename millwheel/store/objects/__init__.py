@@ -1,1 +1,1 @@
-"""A store on object storage: shards are logs of numbered objects, with working copies on local disks."""
+"""A store on object storage: logs of numbered objects, and local working copies."""

@@ -1,7 +1,7 @@
-"""The lease of a driver: an object that says who drives the pipeline, renewed for as long as it lives.
+"""The lease of a driver: an object with its name, renewed while it lives.
 
-It keeps a second driver from starting by mistake, and names the first one. Nothing depends on it for safety:
-a driver that was taken for dead is refused by the journal at its next write, as ever.
+It prevents a second driver from starting by mistake, and names the first one. Safety does not depend on it:
+a driver that was presumed dead is refused by the journal at its next write, as always.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from millwheel.objects import Objects
 
 NAME = "driver"
 _BEAT = 5.0  # seconds between two renewals
-_DEAD = 3 * _BEAT  # without a renewal for so long, by the clock of the one who waits, it is taken for dead
+_DEAD = 3 * _BEAT  # without a renewal for this long, by the waiting process's clock, it is presumed dead
 
 
 class Lease:
-    """The lease of one store, as one driver sees it."""
+    """The lease of one store, for one driver."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Lease:
     ) -> None:
         self._objects = objects
         self._clock = clock
-        self._pause = pause
-        self._mine: dict[str, Any] | None = None
+        self.pause = pause
+        self.mine: dict[str, Any] | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def take(self, owner: str, *, takeover: bool) -> None:
-        """Takes the lease; a `StoreError` names the driver that has it."""
+        """Takes the lease; a `StoreError` names the driver that holds it."""
         found = self._read()
         if found is not None and not takeover and self._is_alive(found):
             raise StoreError(
@@ -51,44 +51,44 @@ class Lease:
                 "from it (takeover=True, millwheel run --take-over)"
             )
         self.release()
-        self._mine = {
+        self.mine = {
             "owner": owner,
             "host": socket.gethostname(),
             "process": process(),
             "beat": 0,
             "nonce": uuid.uuid4().hex,
         }
-        self._write()
+        self.write()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="millwheel-lease", daemon=True)
         self._thread.start()
 
     def holder(self) -> bool | None:
-        """Whether a driver has it; None: it is one of another host, and may have died."""
+        """Whether a driver holds it; None: one of another host, which may have died."""
         found = self._read()
         return False if found is None else lives(found["process"])
 
     def release(self) -> None:
-        """Gives the lease back, if nobody has taken it meanwhile."""
+        """Releases the lease, if no other driver has taken it meanwhile."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(10)
             self._thread = None
-        mine, self._mine = self._mine, None
+        mine, self.mine = self.mine, None
         if mine is not None:
-            with suppress(MillWheelError):  # it ends by itself
+            with suppress(MillWheelError):  # it expires by itself
                 found = self._read()
                 if found is not None and found["nonce"] == mine["nonce"]:
                     self._objects.delete([NAME])
 
     def _is_alive(self, found: dict[str, Any]) -> bool:
-        """Whether the one who has it lives: by its process on this host, by its renewals on another."""
+        """Whether its holder lives: by process on this host, by renewals on another."""
         alive = lives(found["process"])
         if alive is not None:
             return alive
         end = self._clock() + _DEAD
         while self._clock() < end:
-            self._pause(0.5)
+            self.pause(0.5)
             now = self._read()
             if now is None:
                 return False
@@ -99,12 +99,12 @@ class Lease:
     def _renew(self) -> None:
         stop = self._stop
         while not stop.wait(_BEAT):
-            with suppress(MillWheelError):  # the next time, perhaps
+            with suppress(MillWheelError):  # the next renewal may succeed
                 found = self._read()
-                if self._mine is None or (found is not None and found["nonce"] != self._mine["nonce"]):
+                if self.mine is None or (found is not None and found["nonce"] != self.mine["nonce"]):
                     return  # another driver has taken over
-                self._mine["beat"] += 1
-                self._write()
+                self.mine["beat"] += 1
+                self.write()
 
     def _read(self) -> dict[str, Any] | None:
         data = self._objects.get(NAME)
@@ -113,17 +113,18 @@ class Lease:
         except ValueError:
             return None
 
-    def _write(self) -> None:
-        self._objects.put(NAME, json.dumps(self._mine).encode())
+    def write(self) -> None:
+        """Writes the lease as it is now."""
+        self._objects.put(NAME, json.dumps(self.mine).encode())
 
 
 def process() -> list[Any]:
-    """What this process is called on this host, and by no other process ever."""
+    """The unique name of this process on this host."""
     return [_text("/proc/sys/kernel/random/boot_id"), _namespace(), os.getpid(), _started(os.getpid())]
 
 
 def lives(named: list[Any]) -> bool | None:
-    """Whether a process lives; None: it is of another host or container, and cannot be seen from here."""
+    """Whether a process lives; None: of another host or container, so not visible."""
     boot, namespace, pid, started = named
     if not boot or (boot, namespace) != (_text("/proc/sys/kernel/random/boot_id"), _namespace()):
         return None
@@ -138,7 +139,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in ticks; empty where there is none, or it has ended."""
+    """The start time of a process, in ticks; empty if it does not exist or has ended."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 

@@ -1,8 +1,8 @@
-"""A log of numbered objects: each is one write, made with put-if-absent under the next number.
+"""A log of numbered objects: each write is a put-if-absent of the next number.
 
-The storage decides who has a number, so two writers never both believe that they have made the write after
-number N. An object says which log and which number it is of, has a nonce by which its writer knows it again
-when the answer was lost, and a checksum.
+The storage decides which writer gets a number, so two writers never both succeed with the write after
+number N. An object contains its log and its number, a nonce by which its writer recognises it when the
+answer was lost, and a checksum.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from millwheel.objects import Objects, Unanswered
 _MAGIC = b"MWL1"
 _PLAIN, _ZLIB = 0, 1
 _COMPRESSED = 512  # bytes: less is not worth it
-_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds before a request is sent again
-_AHEAD = 16  # objects that are fetched side by side
-_HEADER = 4096  # bytes: most headers are within them
+_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between retries of a request
+_AHEAD = 16  # objects that are fetched in parallel
+_HEADER = 4096  # bytes: enough for most headers
 
 Puts = Sequence[tuple[bytes, bytes]]
 
@@ -36,18 +36,18 @@ def damaged(name: str, what: str) -> StoreError:
     """The error for an object that is not what was written."""
     return StoreError(
         f"the object {name} is damaged: {what}. Restore it from a version or a backup of the bucket; nothing "
-        "is read beyond it"
+        "after it is read"
     )
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one write does: deletes, then puts."""
+    """The content of one write: deletes, then puts."""
 
     number: int
     nonce: bytes
     touched: list[bytes]
-    """The beginnings of the keys it has."""
+    """The prefixes of its keys."""
     codec: int
     body: bytes
 
@@ -59,18 +59,18 @@ class Change:
 
     @property
     def deletes(self) -> list[bytes]:
-        """The keys that go."""
+        """The deleted keys."""
         return self._contents[0]
 
     @property
     def puts(self) -> list[tuple[bytes, bytes]]:
-        """The entries that come."""
+        """The entries written."""
         return list(zip(self._contents[1], self._contents[2], strict=True))
 
 
 @dataclass(frozen=True)
 class Payload:
-    """A write on its way: its nonce, and what it does, encoded once however often it is tried."""
+    """A write to be sent: its nonce, and its content, encoded once for all retries."""
 
     nonce: bytes
     touched: list[bytes]
@@ -79,7 +79,7 @@ class Payload:
 
     @classmethod
     def of(cls, puts: Puts, deletes: Iterable[bytes], width: int) -> Payload:
-        """Encodes a write; ``width`` bytes of each key say which range it touches."""
+        """Encodes a write; ``width`` bytes of each key are its range."""
         gone = list(deletes)
         keys, values = zip(*puts, strict=True) if puts else ((), ())
         touched = {key[:width] for key in keys}
@@ -117,9 +117,9 @@ class Log:
         return f"{self.folder}/log/{number:020d}"
 
     def append(self, number: int, payload: Payload) -> Change | None:
-        """Creates the object of a number; None: it is ours. Otherwise the one that has the number.
+        """Creates the object of a number; None: it is ours. Otherwise the existing one.
 
-        Where the answer is lost the object is read: the nonce says whose it is.
+        If the answer is lost the object is read: the nonce identifies its writer.
         """
         header = [
             self._place,
@@ -132,28 +132,37 @@ class Log:
         data = _framed(header) + payload.body
         end = self._clock() + self._patience
         for attempt in range(1 << 30):
+            lost: Unanswered | None = None
             try:
                 if self.objects.create(self.name(number), data):
                     return None
                 found = self.read(number)
-            except Unanswered:
-                if self._clock() > end:
-                    raise
-                found = None
-                self._pause(_PAUSES[min(attempt, len(_PAUSES) - 1)])
+            except Unanswered as error:
+                found, lost = None, error
             if found is not None:
                 return None if found.nonce == payload.nonce else found
+            if self._clock() > end:
+                raise lost or self._half_made(number)
+            self._pause(_PAUSES[min(attempt, len(_PAUSES) - 1)])
         raise AssertionError
 
+    def _half_made(self, number: int) -> StoreError:
+        return StoreError(
+            f"{self._place}: the storage refuses to create {self.name(number)}, as it exists, and does not "
+            f"have it when it is read, for {self._patience:g} seconds. A server that was killed in a write "
+            "can leave this behind. Remove the object with the server's own tools, and run again: the write "
+            "was never answered"
+        )
+
     def read(self, number: int) -> Change | None:
-        """The write of a number; None: there is none."""
+        """The write of a number; None: it does not exist."""
         data = self.objects.get(self.name(number))
         return None if data is None else self._decode(number, data)
 
     def touched(self, number: int) -> list[bytes] | None:
-        """The beginnings of the keys that a write has, without reading it all; None: it is gone."""
+        """The prefixes of a write's keys, from its header; None: it was removed."""
         name = self.name(number)
-        data = self.objects.get(name, first=_HEADER)
+        data = self.objects.get(name, length=_HEADER)
         if data is None:
             return None
         header, _ = _unframed(name, data, complete=False)
@@ -164,11 +173,11 @@ class Log:
         return touched
 
     def behind(self, number: int) -> Iterable[Change]:
-        """The writes behind a number, in order, as far as there are any; fetched side by side."""
+        """The existing writes after a number, in order; fetched in parallel."""
         count = 1
         while True:
             numbers = range(number + 1, number + 1 + count)
-            for found in self._each(self.read, numbers):
+            for found in self.each(self.read, numbers):
                 if found is None:
                     return
                 yield found
@@ -176,15 +185,16 @@ class Log:
             count = min(4 * count, _AHEAD)
 
     def touched_between(self, first: int, last: int) -> set[bytes] | None:
-        """The beginnings of the keys of all writes from one to another; None: one of them is gone."""
+        """The key prefixes of writes from one number to another; None: one was removed."""
         found: set[bytes] = set()
-        for part in self._each(self.touched, range(first, last + 1)):
+        for part in self.each(self.touched, range(first, last + 1)):
             if part is None:
                 return None
             found.update(part)
         return found
 
-    def _each(self, get: Callable[[int], Any], numbers: Sequence[int]) -> Iterable[Any]:
+    def each(self, get: Callable[[int], Any], numbers: Sequence[int]) -> Iterable[Any]:
+        """Gets objects by number, in parallel."""
         if len(numbers) <= 1:
             return map(get, numbers)
         if self._pool is None:
@@ -192,7 +202,7 @@ class Log:
         return self._pool.map(get, numbers)
 
     def close(self) -> None:
-        """Ends the threads that fetch."""
+        """Ends the fetching threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
@@ -218,9 +228,9 @@ def _framed(header: list[Any]) -> bytes:
 
 
 def _unframed(name: str, data: bytes, *, complete: bool) -> tuple[list[Any] | None, int]:
-    """The header of an object, and where its body begins; None: it is longer than what was read."""
+    """The header of an object, and the offset of its body; None: read more of it."""
     if data[:4] != _MAGIC:
-        raise damaged(name, "it does not begin as an object of a log does")
+        raise damaged(name, "it does not begin like an object of a log")
     end = 16 + int.from_bytes(data[4:8], "big")
     if len(data) < end:
         if complete:

@@ -1,13 +1,14 @@
-"""Working copies: what a log adds up to, on the disk of this host, for all processes of it.
+"""Working copies: the content of a log on this host's disk, shared by processes.
 
-A copy is an environment of LMDB, with the embedded store's own code. An entry that nobody else sees has the
+A copy is an environment of LMDB, with the embedded store's own code. A hidden entry has the
 number up to which it is current, written in the transaction that applies an object of the log. A copy may be
-lost at any time: it is made again from the newest snapshot and the log. So it is never synced; one that was
-there when the machine went down is not used again.
+lost at any time: it is made again from the newest snapshot and the log. So it is never synced; one from
+before a restart of the machine is not used again.
 """
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import os
 import re
@@ -21,31 +22,31 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from millwheel.store.base import Get, Shard, Snapshot
-from millwheel.store.lmdb.environment import DATA, LmdbShard, explained
+from millwheel.store.base import Get, Shard
+from millwheel.store.lmdb.environment import LmdbShard
+from millwheel.store.lmdb.lmdb_errors import DATA, explained
 from millwheel.store.lmdb.manifest import private_folder
+from millwheel.store.objects.gaps import number_entry, number_of
 from millwheel.store.objects.log import Puts
 
-NUMBER = b"\x00log"
-"""The entry that says up to which number of the log a copy is current."""
 COPIES = "MILLWHEEL_COPIES"
-"""The variable of the environment that names the folder of working copies."""
+"""The environment variable that names the folder of working copies."""
 _MAP = 256 << 20  # address space, not disk; it doubles when it is full
-_COURTESY = 10.0  # seconds to wait for other writers of this host; waiting on would not make it safer
+_COURTESY = 10.0  # seconds to wait for other writers of this host; safety does not depend on it
 _OURS = re.compile(r"[0-9a-z]+-[0-9a-f]{32}")  # a start of the machine, and the identity of a store
-_UNUSED = 7 * 24 * 3600  # seconds after which a copy that nobody opens is removed
+_UNUSED = 7 * 24 * 3600  # seconds after which an unused copy is removed
 
 
 @dataclass
 class _Opened:
-    """An environment that this process has open, and how many handles it has."""
+    """An environment that this process has open, and its number of handles."""
 
     shard: LmdbShard
     handles: int = 1
 
 
 _opened: dict[tuple[int, Path], _Opened] = {}
-"""By process and folder: LMDB opens a folder once in a process, and not at all across a fork."""
+"""By process and folder: LMDB opens a folder once a process, never across a fork."""
 _opening = threading.Lock()
 
 
@@ -53,19 +54,8 @@ class Moved(Exception):
     """A copy is not at the number that a change is for."""
 
 
-def number_of(get: Get) -> int | None:
-    """Up to which number a copy is current; None: it has not been filled."""
-    found = get(NUMBER)
-    return None if found is None else int.from_bytes(found, "big")
-
-
-def number_entry(number: int) -> tuple[bytes, bytes]:
-    """The entry that says that a copy is current up to a number."""
-    return NUMBER, number.to_bytes(8, "big")
-
-
 def copies_folder() -> Path:
-    """Where this host has its copies: MILLWHEEL_COPIES, or a folder for temporary files."""
+    """This host's folder of copies: MILLWHEEL_COPIES, or one for temporary files."""
     given = os.environ.get(COPIES)
     if given:
         return Path(given)
@@ -73,9 +63,9 @@ def copies_folder() -> Path:
 
 
 def remove_unused(folder: Path) -> None:
-    """Removes the copies that nobody has used for a week, or since the machine was started.
+    """Removes copies unused for a week, or from before the machine was started.
 
-    Nothing else is: the folder is one that a user may have named.
+    Nothing else is removed: the folder may be one that a user has chosen.
     """
     if not folder.is_dir():
         return
@@ -90,37 +80,19 @@ def remove_unused(folder: Path) -> None:
 
 
 def _boot() -> str:
-    """A name for the time since this machine was started: files that were not synced are sound in it."""
+    """A name for this start of the machine, during which unsynced files are intact."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
     except OSError:
         return "boot"
 
 
-class CopySnapshot:
-    """A reading of a copy without the entry that is not the user's."""
-
-    __slots__ = ("_snapshot", "get", "get_each", "prefetch")
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self.get = snapshot.get
-        self.get_each = snapshot.get_each
-        self.prefetch = snapshot.prefetch
-
-    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The entries from ``start`` to before ``stop``, in order."""
-        found = self._snapshot.scan(start, stop)
-        if start > NUMBER:
-            return found
-        return (entry for entry in found if entry[0] != NUMBER)
-
-
 class WorkingCopy:
     """A copy of one log, shared by all processes of this host.
 
-    A file beside it names the folder that is the copy, once that is filled. To fill it anew is to fill
-    another folder and name that: whoever has the former one open goes on with it, which is as good.
+    A file beside it names the folder that is the copy, once that is filled. A refill uses
+    another folder and then names that: a process that has the former one open continues with it, which is
+    as good.
     """
 
     def __init__(self, store: str, name: str) -> None:
@@ -135,7 +107,7 @@ class WorkingCopy:
         return self._opened.shard
 
     def number(self) -> int | None:
-        """Up to which number it is current; None: there is no copy yet."""
+        """The number up to which it is current; None: there is no copy yet."""
         if self._opened is None:
             path = self._named()
             if path is None:
@@ -151,8 +123,14 @@ class WorkingCopy:
             return None
         return path if (path / DATA).exists() else None
 
+    def another(self) -> WorkingCopy:
+        """Another handle of it, for a thread: the environment is open until both are closed."""
+        made = copy.copy(self)
+        made._opened = None
+        return made
+
     def apply(self, number: int, puts: Puts, deletes: Sequence[bytes]) -> None:
-        """Applies the write of a number; one that another process has applied is left as it is."""
+        """Applies the write of a number; one that is applied already is skipped."""
 
         def guard(get: Get) -> None:
             if number_of(get) != number - 1:
@@ -162,7 +140,7 @@ class WorkingCopy:
             self.shard.write([*puts, number_entry(number)], deletes, guard)
 
     def replace(self, fill: Callable[[Shard], None]) -> None:
-        """Makes the copy anew; where another process of this host has done so meanwhile, takes that one."""
+        """Makes the copy again, or takes the one that another process has made meanwhile."""
         mine = self._opened.shard.path if self._opened is not None else None
         with self._lock("filling", None):
             found = self._named()
@@ -174,7 +152,7 @@ class WorkingCopy:
             self._opened = _acquire(found)
 
     def discard(self) -> None:
-        """Gives up a copy that is damaged: nobody opens it any more, and its files go."""
+        """Drops a damaged copy: no process opens it again, and its files are removed."""
         path = self._opened.shard.path if self._opened is not None else self._named()
         self.close()
         with self._lock("filling", None):
@@ -203,17 +181,23 @@ class WorkingCopy:
         return path
 
     @contextmanager
+    def closing_gaps(self) -> Iterator[bool]:
+        """Whether this process, of all of this host, is to fetch what the copy lacks."""
+        with self._lock("gaps", 0.0) as mine:
+            yield mine
+
+    @contextmanager
     def courtesy(self) -> Iterator[None]:
         """Lets one writer of this host go first.
 
-        The log refuses all but one in any case: this saves the others a request in vain. So a writer that
-        stands still is not waited for.
+        The log refuses all but one in any case: this saves the others a failing request. So a writer that
+        is suspended is not waited for.
         """
         with self._lock("writing", _COURTESY):
             yield
 
     @contextmanager
-    def _lock(self, name: str, most: float | None) -> Iterator[None]:
+    def _lock(self, name: str, most: float | None) -> Iterator[bool]:
         with explained(self._folder):
             private_folder(self._folder)
             handle = os.open(self._folder / f"{self._name}.{name}", os.O_RDWR | os.O_CREAT, 0o600)
@@ -221,18 +205,16 @@ class WorkingCopy:
             os.utime(handle)  # the copy is in use
             if most is None:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            else:
-                _try_lock(handle, most)
-            yield
+            yield most is None or _try_lock(handle, most)
         finally:
             os.close(handle)
 
     def size(self) -> int:
-        """The bytes on this disk."""
+        """Its size on this disk in bytes."""
         return self._opened.shard.size() if self._opened is not None else 0
 
     def close(self) -> None:
-        """Lets go of the environment."""
+        """Closes the environment."""
         opened, self._opened = self._opened, None
         if opened is not None:
             _release(opened)

@@ -1,1 +1,1 @@
-"""The shared store, in PostgreSQL: a schema, one table for the journal and one for each shard."""
+"""The shared store in PostgreSQL: a schema with tables for journal and shards."""

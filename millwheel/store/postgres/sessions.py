@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL for a store: made when they are needed, kept for the next one, never shared.
+"""Connections to PostgreSQL for a store: a pool, never shared at the same time.
 
-A connection is always in pipeline mode: statements leave without waiting for the answers of those before
-them, and the program waits only where it reads a result. So a step needs a few round trips, however many
-statements it has. A connection that is lost is replaced, for as long as `Sessions.patience` says.
+A connection is always in pipeline mode: statements are sent without waiting for the answers of those before
+them, and the program waits only when it reads a result. So a step needs a few round trips, however many
+statements it has. A lost connection is replaced, within the time of `Sessions.patience`.
 """
 
 from __future__ import annotations
@@ -34,31 +34,35 @@ _LONGEST_WAIT = 2.0
 _DEFAULTS = {
     "application_name": "millwheel",
     "connect_timeout": 10,
-    # A host that vanishes says no word: without these, a connection to it stands for hours.
+    # A host that vanishes sends nothing: without these, a connection to it lasts for hours.
     "keepalives_idle": 20,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
-    # Of several hosts the one that takes writes; of a standby that was promoted, the new one.
+    # Of several hosts the one that accepts writes; after a promotion, the new primary.
     "target_session_attrs": "read-write",
 }
 _SETTINGS = {
-    # Plans are made once, for any parameters, and always by the primary key: what a planner thinks of a
-    # table depends on when it was last analysed, and there is no other good plan for these statements.
+    # Plans are made once, for any parameters, and always by the primary key: the planner's estimates depend
+    # on when a table was last analysed, and there is no other good plan for these statements.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_sort": "off",
     "jit": "off",
-    # What an administrator has set for people who forget their sessions: a step may read for a while, and the
-    # driver's lock is a session that does nothing.
+    # Defaults that administrators set for forgotten sessions: a step may read for a while, and the
+    # driver's lock is an idle session.
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-_SET = "SELECT set_config($1, $2, false) WHERE current_setting($1, true) IS NOT NULL"  # not all have all
-# A server may run without waiting for its disk; a store must not. Stricter settings than "on" stay.
+_SET = (
+    "SELECT set_config($1, $2, false) WHERE current_setting($1, true) IS NOT NULL"  # some servers lack some
+)
+
+
+# A server may be configured not to wait for its disk; a store must. Stricter settings than "on" stay.
 _DURABLE = """
     SELECT set_config('synchronous_commit', CASE level WHEN 'off' THEN 'on' ELSE level END, false)
     FROM current_setting('synchronous_commit') AS level
@@ -73,7 +77,7 @@ _AGAIN = frozenset(
         "40P01",  # deadlock
         "53300",  # too many connections
         "55P03",  # lock not available
-        "57P01",  # the server shuts down, or somebody has ended this connection
+        "57P01",  # the server shuts down, or this connection was terminated
         "57P02",  # the server crashed
         "57P03",  # the server cannot take connections yet
     }
@@ -88,7 +92,7 @@ _NEVER = (
 
 
 class ByteArray:
-    """Byte strings on their way to the server as one ``bytea[]``."""
+    """Byte strings sent to the server as one ``bytea[]``."""
 
     __slots__ = ("items",)
 
@@ -97,7 +101,7 @@ class ByteArray:
 
 
 class PlaceArray(ByteArray):
-    """Places of rows as a reading gave them (``ctid``), on their way back as one ``tid[]``."""
+    """Locations of rows (``ctid``) of a read, sent back as one ``tid[]``."""
 
 
 _length = struct.Struct(">i").pack
@@ -106,7 +110,7 @@ _TID, _TID_ARRAY = 27, 1010
 
 
 class _ByteArrayDumper(Dumper):
-    """The binary form, written down at once: psycopg would call a dumper for every key."""
+    """The binary form, built in one call: psycopg would call a dumper for every key."""
 
     format = Format.BINARY
     oid = _BYTEA_ARRAY
@@ -131,7 +135,7 @@ class Traffic:
     connections: int = 0
     statements: int = 0
     waits: int = 0
-    """How often the program has waited for an answer: round trips."""
+    """The number of round trips."""
 
 
 class Session:
@@ -143,9 +147,9 @@ class Session:
         connection.prepared_max = _STATEMENTS
         connection.adapters.register_dumper(ByteArray, _ByteArrayDumper)
         connection.adapters.register_dumper(PlaceArray, _PlaceArrayDumper)
-        self._connection = connection
+        self.connection = connection
         self.version = connection.info.server_version
-        """Of the server, as a number: 15.3 is 150003."""
+        """The server's version as a number: 15.3 is 150003."""
         self._mode = connection.pipeline()
         self._pipeline = self._mode.__enter__()
         self._traffic = traffic
@@ -160,34 +164,37 @@ class Session:
             raise
 
     def send(self, query: str, parameters: Sequence[Any] = ()) -> RawCursor[TupleRow]:
-        """Sends a statement; its error comes with a later one that is waited for."""
+        """Sends a statement; its error is raised by a later call that waits."""
         self._traffic.statements += 1
-        cursor = RawCursor(self._connection)
+        cursor = RawCursor(self.connection)
         cursor.execute(query.encode(), parameters or None, binary=True)
         self._drain()
         return cursor
 
     def _drain(self) -> None:
-        """Waits until all of a statement has left: the driver, when it comes to wait for the answers of a
-        pipeline, does not look whether the end of a large one is still here, and would wait forever."""
-        connection = self._connection.pgconn
+        """Waits until a statement has left this process.
+
+        When it waits for the answers of a pipeline, the driver does not check whether the end of a large one
+        was sent, and would wait forever.
+        """
+        connection = self.connection.pgconn
         if not connection.flush():
             return
         poll = select.poll()
         poll.register(connection.socket, select.POLLIN | select.POLLOUT)
         while connection.flush():
             for _, events in poll.poll():
-                if events & ~select.POLLOUT:  # answers to what came before: they must not hold up the server
+                if events & ~select.POLLOUT:  # answers to earlier statements: they must not block the server
                     connection.consume_input()
 
     def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        """Sends a statement and waits for its rows, and for everything that was sent before."""
+        """Sends a statement and waits for its rows, and for all earlier statements."""
         cursor = self.send(query, parameters)
         self.sync()
         return cursor.fetchall()
 
     def answer(self, cursor: RawCursor[TupleRow] | None) -> list[Any]:
-        """The rows of a statement that was sent, if one was; waits for them, unless somebody has since."""
+        """The rows of a statement that was sent, if any; waits for them if needed."""
         if cursor is None:
             return []
         if cursor.pgresult is None:
@@ -195,46 +202,46 @@ class Session:
         return cursor.fetchall()
 
     def sync(self) -> None:
-        """Waits for everything that was sent."""
+        """Waits for all statements that were sent."""
         self._traffic.waits += 1
         self._pipeline.sync()
 
     def plainly(self, query: str) -> None:
-        """Runs a statement that takes no pipeline, such as VACUUM."""
+        """Runs a statement that cannot be pipelined, such as VACUUM."""
         self._mode.__exit__(None, None, None)
-        self._connection.execute(query.encode())
-        self._mode = self._connection.pipeline()
+        self.connection.execute(query.encode())
+        self._mode = self.connection.pipeline()
         self._pipeline = self._mode.__enter__()
 
     def close(self) -> None:
-        """Lets go of the connection, in whatever state it is."""
+        """Closes the connection, in any state."""
         with suppress(psycopg.Error):
-            self._connection.close()
+            self.connection.close()
         with suppress(psycopg.Error):
-            self._mode.__exit__(None, None, None)  # only now: it would wait for the server otherwise
+            self._mode.__exit__(None, None, None)  # last: otherwise it would wait for the server
 
 
 class Sessions:
     """The connections of one process to one database.
 
-    As many as there are threads that use the store in the same moment; they stay open for the next use.
-    A forked process starts with none: it leaves its parent's alone.
+    One for each thread that uses the store at the same time; they stay open for the next use.
+    A forked process starts with none: it does not touch its parent's.
     """
 
     def __init__(self, url: str, *, name: str, patience: float, first_patience: float) -> None:
         self._secrets = secrets_of(url)
         self.name = name
-        """How messages call the store."""
+        """The name of the store in messages."""
         self._patience = patience
         self._first_patience = first_patience
         self._reached = False
         self.traffic = Traffic()
         self.on_connect: Callable[[], None] = lambda: None
-        """Called when a connection was made: perhaps others were lost."""
+        """Called after a connection was made: others may have been lost."""
         try:
             self._conninfo: dict[str, Any] = {**_DEFAULTS, **conninfo_to_dict(url)}
         except psycopg.Error as error:
-            raise StoreError(f"{name} is no address of PostgreSQL: {self._hidden(error)}") from None
+            raise StoreError(f"{name} is not an address of PostgreSQL: {self._hidden(error)}") from None
         self._start()
 
     def _start(self) -> None:
@@ -255,12 +262,12 @@ class Sessions:
         return session
 
     def give(self, session: Session) -> None:
-        """Takes a connection back, which has no transaction open."""
+        """Takes back a connection, which has no open transaction."""
         with self._lock:
             self._idle.append(session)
 
     def close(self) -> None:
-        """Closes the connections that nobody uses."""
+        """Closes the unused connections."""
         if os.getpid() == self._pid:
             with self._lock:
                 idle, self._idle = self._idle, []
@@ -268,13 +275,13 @@ class Sessions:
                 session.close()
 
     def run(self, work: Callable[[Session], T]) -> T:
-        """Does some work on a connection; where that is lost, does it from its beginning on another one."""
+        """Runs work on a connection; if it is lost, again from the start on another one."""
         session, found = self.hold(work)
         self.give(session)
         return found
 
     def hold(self, work: Callable[[Session], T]) -> tuple[Session, T]:
-        """As `run`, but the connection remains the caller's."""
+        """Like `run`, but the connection remains the caller's."""
         end: float | None = None
         wait = _FIRST_WAIT
         made = self.traffic.connections
@@ -291,7 +298,7 @@ class Sessions:
                     session.close()
                 if not _may_pass(error):
                     raise self.explained(error) from None
-                self.close()  # what was kept is no better than the one that was lost
+                self.close()  # the pooled ones are likely lost too
                 now = time.monotonic()
                 if end is None:
                     end = now + (self._patience if self._reached else self._first_patience)
@@ -301,23 +308,25 @@ class Sessions:
                 wait = min(2 * wait, _LONGEST_WAIT)
             except BaseException:
                 if session is not None:
-                    session.close()  # with it goes the transaction; that is rare, and sure
+                    session.close()  # it ends the transaction too; rare, and safe
                 raise
 
     def explained(self, error: psycopg.Error) -> StoreError:
-        """What PostgreSQL says, without passwords, and what to do about it."""
+        """A PostgreSQL error without passwords, and with advice."""
         text = self._hidden(error)
         code = error.sqlstate or ""
         if code.startswith("53") and code != "53300":
-            advice = "the server has no room left. Nothing of this write is there; make room and run again"
+            advice = (
+                "the server has no room left. Nothing of this write is stored; free some space and run again"
+            )
         elif code == "53300" or "too many" in text or "connection slots" in text:
             advice = "each worker process keeps one connection: raise max_connections, or use fewer slots"
         elif code == "42501" or "permission denied" in text:
-            advice = "give this user the right to make and use a schema of its own"
+            advice = "grant this user the right to create and use a schema of its own"
         elif code in ("3F000", "42P01"):
-            advice = "its tables are gone: somebody has removed the schema, or a part of it"
+            advice = "its tables are missing: the schema, or a part of it, was removed"
         elif any(word in text for word in _NEVER):
-            advice = "look at the user, the password and the database in the URL"
+            advice = "check the user, the password and the database in the URL"
         elif _may_pass(error):
             advice = "the server cannot be reached; run again when it can: nothing is lost"
         else:
@@ -329,7 +338,7 @@ class Sessions:
 
 
 def _may_pass(error: psycopg.Error) -> bool:
-    """Whether another connection, a little later, may do better."""
+    """Whether a retry on another connection may succeed."""
     code = error.sqlstate
     if code is not None:
         return code in _AGAIN or code.startswith("08")
@@ -338,14 +347,14 @@ def _may_pass(error: psycopg.Error) -> bool:
     return False
 
 
-_parents: list[Session] = []  # connections of the process that this one was forked from: not ours to close
+_parents: list[Session] = []  # connections of the parent process, which are not closed here
 
 
 Entry = TypeVar("Entry", bound=tuple[bytes, ...])
 
 
 def chunks(items: Iterable[Entry], most: int) -> Iterable[list[Entry]]:
-    """Cuts entries into runs of about ``most`` bytes; one that is larger stands alone.
+    """Splits entries into chunks of at most ``most`` bytes; a larger one is alone.
 
     >>> [len(chunk) for chunk in chunks([(b"a", b"x" * 6), (b"b", b"x" * 6), (b"c", b"")], 8)]
     [1, 2]

@@ -1,170 +1,46 @@
-"""Readings of a store in PostgreSQL: a transaction, and pages of rows.
+"""Snapshots of a store in PostgreSQL: a transaction, and pages of rows.
 
-Bundles of marks are opened here, and rows that wait in runs are laid over those in the table.
+Bundles of marks are unpacked here, and rows in runs replace those in the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 
 from millwheel.store.base import Range, SnapshotLost
-from millwheel.store.keyspace import TIMER_SUFFIX
+from millwheel.store.keyspace import ROW, after
 from millwheel.store.postgres import row_runs
-from millwheel.store.postgres.row_runs import Listed, Log, Rows
+from millwheel.store.postgres.packing import Packing, look_up, visible
+from millwheel.store.postgres.queries import PAGE, Queries, arrays
+from millwheel.store.postgres.row_runs import Listed, Rows
 from millwheel.store.postgres.sessions import ByteArray, Session, Sessions
-from millwheel.store.postgres.timer_bundles import (
-    BUNDLE_KEY,
-    Entries,
-    Merge,
-    bundle_range,
-    hides,
-    is_bundle,
-    is_mark,
-    marks_of,
-    touches,
-)
+from millwheel.store.postgres.timer_bundles import Entries, Merge, bundle_range, touches
 
-_PAGE = 8 << 20  # bytes of rows in one answer
-_FIRST_ROWS = 256  # of a scan: most end early
+FIRST_ROWS = 256  # of a scan: most end early
 _MOST_ROWS = 1 << 16
-_ROWS = (b"R", b"S")  # where the rows of keys are
-_MOST_PLACES = 200_000  # of rows that were read since the last write
-
-_KIND = 5  # bytes: a group without its time
-_BEHIND = f"'\\x{'ff' * BUNDLE_KEY}'::bytea"  # behind all bundles that begin with something
-
-_RANGE = "SELECT key, value FROM {table} WHERE key >= {start} AND key < {stop}"
-
-# Up to so many entries of a range, but no more once they have passed the bytes of a page.
-_READ_PAGE = f"""
-    SELECT key, value FROM (
-        SELECT key, value, coalesce(
-            sum(octet_length(value)) OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0
-        ) AS before
-        FROM ({_RANGE} ORDER BY key LIMIT {{rows}}) AS entries
-    ) AS sized WHERE before < {_PAGE}
-"""
-
-# Up to so many bundles of a range, but no other group once that many marks have come.
-_READ_BUNDLES = f"""
-    SELECT key, value FROM (
-        SELECT key, value, coalesce(
-            sum(get_byte(value, 0) * 256 + get_byte(value, 1)) OVER (
-                ORDER BY substr(key, 1, {TIMER_SUFFIX}) GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ), 0
-        ) AS before
-        FROM ({_RANGE} AND octet_length(key) = {BUNDLE_KEY} ORDER BY key LIMIT {{rows}}) AS bundles
-    ) AS counted WHERE before < {{rows}}
-"""
-
-
-_BEGINNING = "SELECT key, value FROM {{table}} WHERE key >= {0} AND key < {0} || " + _BEHIND
-
-# The bundles of the groups in $2, which begin with what is in $1: where nothing does, none is looked for.
-_READ_GROUPS = f"""
-    WITH bundled AS MATERIALIZED (
-        SELECT start FROM unnest($1::bytea[]) AS given (start)
-        WHERE (SELECT count(*) FROM ({_BEGINNING.format("given.start")} LIMIT 1) AS first) > 0
-    )
-    SELECT p.key, p.value FROM unnest($2::bytea[]) AS g (start)
-    CROSS JOIN LATERAL ({_BEGINNING.format("g.start")}) AS p
-    WHERE substr(g.start, 1, {_KIND}) IN (SELECT start FROM bundled)
-"""
-
-
-class Queries:
-    """The statements of one table; ``packed`` if marks stand there in bundles, and rows in runs."""
-
-    def __init__(self, table: str, *, packed: bool) -> None:
-        self.packed = packed
-        each = {"table": table, "start": "r.start", "stop": "r.stop", "rows": "r.most"}
-        self.get_each = f"SELECT key, value FROM {table} WHERE key = ANY($1)"
-        self.get_placed = f"SELECT key, value, ctid FROM {table} WHERE key = ANY($1)"
-        self.runs = (
-            f"SELECT key, octet_length(value) FROM {table} WHERE key >= '{row_runs.FIRST.decode()}' "
-            f"AND key < '{row_runs.BEHIND.decode()}' AND octet_length(key) = {row_runs.KEY} ORDER BY key"
-        )
-        self.page = _READ_PAGE.format(table=table, start="$1", stop="$2", rows="$3::int8")
-        self.pages = _of_each("r.number, ", 1, _READ_PAGE.format(**each))
-        self.both = f"{self.pages} UNION ALL {_of_each('-r.number, ', 4, _READ_BUNDLES.format(**each))}"
-        self.rows = _of_each("", 1, _RANGE.format(**each) + " ORDER BY key LIMIT r.most")
-        self.bundles = _READ_GROUPS.format(table=table)
-        self.delete = f"DELETE FROM {table} WHERE key = ANY($1)"
-        given = "unnest($1::bytea[], $2::bytea[])"
-        self.add = f"INSERT INTO {table} (key, value) SELECT * FROM {given}"
-        self.upsert = f"{self.add} ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value"
-        # A shard has one writer at a time, so nothing comes between the look and the change; the other
-        # way locks each row before it changes it, which is written to the server's log too.
-        self.merge = (
-            f"MERGE INTO {table} AS known USING {given} AS given (key, value) ON known.key = given.key "
-            "WHEN MATCHED THEN UPDATE SET value = given.value "
-            "WHEN NOT MATCHED THEN INSERT (key, value) VALUES (given.key, given.value)"
-        )
-        # A row that was read a moment ago is where it was, unless it was written since: then its key is not
-        # found there, and the division fails, and with it the write.
-        self.replace = (
-            f"WITH done AS (UPDATE {table} AS known SET value = given.value "
-            "FROM unnest($1::bytea[], $2::bytea[], $3::tid[]) AS given (key, value, place) "
-            "WHERE known.ctid = given.place AND known.key = given.key RETURNING 1) "
-            "SELECT 1 / (count(*) = $4::int8)::int FROM done"
-        )
-
-
-def _of_each(number: str, first: int, read: str) -> str:
-    """A statement that reads each of the ranges in three parameters."""
-    given = f"unnest(${first}::bytea[], ${first + 1}::bytea[], ${first + 2}::int8[])"
-    return (
-        f"SELECT {number}p.key, p.value FROM {given} WITH ORDINALITY AS r (start, stop, most, number) "
-        f"CROSS JOIN LATERAL ({read}) AS p"
-    )
-
-
-def arrays(ranges: Sequence[Range]) -> tuple[ByteArray, ByteArray, list[int]]:
-    """Ranges as the parameters of a statement."""
-    starts, stops, most = zip(*ranges, strict=True) if ranges else ((), (), ())
-    return ByteArray(starts), ByteArray(stops), list(most)
-
-
-def groups_of(starts: Sequence[bytes]) -> tuple[ByteArray, ByteArray]:
-    """Groups as the parameters of a statement."""
-    return ByteArray(sorted({start[:_KIND] for start in starts})), ByteArray(starts)
-
-
-def look_up(
-    rows: Callable[[str, Sequence[Any]], list[Any]], queries: Queries, keys: Sequence[bytes]
-) -> dict[bytes, bytes]:
-    """Of these keys those that are there, with their values."""
-    found = dict(rows(queries.get_each, (ByteArray(keys),)))
-    if queries.packed and row_runs.hides(min(keys), max(keys)):
-        found = {key: value for key, value in found.items() if not row_runs.is_run(key)}
-    if not queries.packed or max(keys) < b"T" or min(keys) >= b"V":
-        return found
-    groups = {b"U" + key[1:TIMER_SUFFIX] for key in keys if is_mark(key)}
-    if groups:
-        wanted = set(keys)
-        for key, value in rows(queries.bundles, groups_of(sorted(groups))):
-            if is_bundle(key):
-                found.update(dict.fromkeys(wanted.intersection(marks_of(key, value)), b""))
-    return {key: value for key, value in found.items() if not is_bundle(key)}
+_ROWS = (ROW, after(ROW))  # where the rows of keys are
+MOST_PLACES = 200_000  # of rows that were read since the last write
 
 
 class PostgresSnapshot:
-    """A transaction that reads, begun with its first statement.
+    """A reading transaction, begun with its first statement.
 
-    Notes in ``places`` where the rows of keys stand that it was asked for, for the write that follows.
+    Records in ``places`` the locations of the rows of keys that it reads, for the write that follows.
     """
 
-    def __init__(self, sessions: Sessions, queries: Queries, places: dict[bytes, bytes], log: Log) -> None:
+    def __init__(
+        self, sessions: Sessions, queries: Queries, places: dict[bytes, bytes], packing: Packing | None
+    ) -> None:
         self._sessions = sessions
         self._queries = queries
         self._places = places
-        self._log = log
+        self._packing = packing
         self._listed: Listed | None = None
         self._runs: list[Rows] | None = None
-        self._session: Session | None = None
+        self.session: Session | None = None
         self._ahead: dict[tuple[bytes, bytes], tuple[Entries, Entries, int]] = {}
 
     def get(self, key: bytes) -> bytes | None:
@@ -184,7 +60,7 @@ class PostgresSnapshot:
         return list(map(found.get, keys))
 
     def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        if not _ROWS[0] <= min(keys) <= max(keys) < _ROWS[1] or len(self._places) > _MOST_PLACES:
+        if not _ROWS[0] <= min(keys) <= max(keys) < _ROWS[1] or len(self._places) > MOST_PLACES:
             return look_up(self._rows, self._queries, keys)
         found = {}
         for key, value, place in self._rows(self._queries.get_placed, (ByteArray(keys),)):
@@ -193,15 +69,14 @@ class PostgresSnapshot:
         return found
 
     def _waiting(self) -> list[Rows]:
-        """The rows that wait in runs."""
+        """The rows in runs."""
         if self._runs is None:
             if self._listed is None:
-                self._listed = self._rows(self._queries.runs, ()) if self._queries.packed else []
-            self._runs = self._log.rows(self._listed, self._fetch_runs) if self._listed else []
+                self._listed = self._rows(self._queries.runs, ()) if self._packing is not None else []
+            self._runs = []
+            if self._packing is not None and self._listed:
+                self._runs = self._packing.runs(self._listed, self._rows, self._queries)
         return self._runs
-
-    def _fetch_runs(self, names: list[bytes]) -> list[tuple[bytes, bytes]]:
-        return self._rows(self._queries.get_each, (ByteArray(names),))
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         found = self._stored(start, stop)
@@ -210,22 +85,16 @@ class PostgresSnapshot:
         return found
 
     def _stored(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What the table has, without what only packs others."""
-        if self._has_marks(start, stop):
-            found = self._merged(start, stop)
-        else:
-            found = self._plain(start, stop)
-            if self._queries.packed and hides(start, stop):
-                found = (entry for entry in found if not is_bundle(entry[0]))
-        if self._queries.packed and row_runs.hides(start, stop):
-            return (entry for entry in found if not row_runs.is_run(entry[0]))
-        return found
+        """The entries of the table, without bundles and runs."""
+        read = self._merged if self._has_marks(start, stop) else self._plain
+        found = read(start, stop)
+        return found if self._packing is None else visible(found, start, stop)
 
     def _plain(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         entries, _, most = self._ahead.get((start, stop), ([], [], 0))
         complete = _is_last(entries, most)
         yield from entries
-        most = max(_FIRST_ROWS, 4 * len(entries))
+        most = max(FIRST_ROWS, 4 * len(entries))
         while not complete:
             if entries:
                 start = entries[-1][0] + b"\x00"
@@ -239,7 +108,7 @@ class PostgresSnapshot:
         entries, bundles, most = self._ahead.get((start, stop), ([], [], 0))
         merge.add_rows(entries, complete=_is_last(entries, most))
         merge.add_bundles(bundles, most)
-        most = max(_FIRST_ROWS, min(4 * most, _MOST_ROWS))
+        most = max(FIRST_ROWS, min(4 * most, _MOST_ROWS))
         while True:
             yield from merge.take()
             rows_wanted, bundles_wanted = merge.wanted(most)
@@ -263,7 +132,7 @@ class PostgresSnapshot:
             self._ahead[part[:2]] = (page, bundles.get(part, []), part[2])
 
     def _has_marks(self, start: bytes, stop: bytes) -> bool:
-        return self._queries.packed and touches(start, stop)
+        return self._packing is not None and touches(start, stop)
 
     def _fetch(self, rows: Sequence[Range], bundles: Sequence[Range]) -> tuple[list[Entries], list[Entries]]:
         """Pages of rows and pages of bundles, in one round trip."""
@@ -281,7 +150,7 @@ class PostgresSnapshot:
         return row_pages, bundle_pages
 
     def _rows(self, query: str, parameters: Sequence[Any], *, listing: bool = False) -> list[Any]:
-        """The rows of a statement; with ``listing``, the runs that there are come in the same round trip."""
+        """The rows of a statement; with ``listing``, fetches the list of runs with it."""
 
         def ask(session: Session) -> list[Any]:
             listed = session.send(self._queries.runs) if listing else None
@@ -294,19 +163,19 @@ class PostgresSnapshot:
             session.send("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return ask(session)
 
-        listing = listing and self._queries.packed and self._listed is None
-        if self._session is None:
-            self._session, found = self._sessions.hold(begin)
+        listing = listing and self._packing is not None and self._listed is None
+        if self.session is None:
+            self.session, found = self._sessions.hold(begin)
             return found
         try:
-            return ask(self._session)
+            return ask(self.session)
         except psycopg.Error as error:
-            self._session.close()
+            self.session.close()
             raise SnapshotLost(str(self._sessions.explained(error))) from None
 
     def close(self) -> None:
-        """Ends the transaction, without waiting for it."""
-        session, self._session = self._session, None
+        """Ends the transaction, without waiting."""
+        session, self.session = self.session, None
         if session is not None:
             try:
                 session.send("COMMIT")
@@ -317,5 +186,5 @@ class PostgresSnapshot:
 
 
 def _is_last(entries: Entries, most: int) -> bool:
-    """Whether a page ends because there is no more."""
-    return len(entries) < most and sum(len(value) for _, value in entries) < _PAGE
+    """Whether a page is the last one."""
+    return len(entries) < most and sum(len(value) for _, value in entries) < PAGE

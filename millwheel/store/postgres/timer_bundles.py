@@ -2,12 +2,12 @@
 
 A mark is an entry of the timer index: a key that begins with `T`, longer than the 13 bytes of computation,
 tablet, kind and time, with no value. Those 13 bytes are its group, and the rest its suffix. Marks of one
-group that are written together are one row, a bundle: `U`, the group without its letter, and an id of its
-own; its value is how many suffixes there are, then each of them behind its length. A bundle may be cut
+group that are written together are one row, a bundle: `U`, the group without its letter, and a unique id;
+its value is the number of suffixes, then each of them after its length. A bundle may be reduced
 later, and a mark may be in several bundles and have a row of its own as well: it is still one entry.
 
-A row of the index with a value is taken out of the bundles when it is written. So where a key has a row and
-is in a bundle, the bundle is the later of the two, and there is no value.
+A row of the index with a value is removed from the bundles when it is written. So if a key has a row and
+is in a bundle, the bundle is newer, and there is no value.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from typing import Final
 
 from millwheel.errors import StoreError
 from millwheel.store.base import Range
-from millwheel.store.keyspace import TIMER_SUFFIX, after
+from millwheel.store.keyspace import BUNDLE, TIMER, TIMER_SUFFIX, after
 
 Entries = list[tuple[bytes, bytes]]
 
+_AFTER_BUNDLES: Final = after(BUNDLE)
 BUNDLE_KEY: Final = TIMER_SUFFIX + 8
 """The bytes of a bundle's key."""
-_LONGEST = 511  # of a mark's key: what LMDB takes; a longer one has a row of its own
-_COUNT = 2  # the bytes before the first suffix, and before each: its length
+_LONGEST = 511  # bytes of a mark's key, as in LMDB; a longer one has a row of its own
+_COUNT = 2  # bytes of the number of suffixes, and of the length of each
 _LENGTHS = [length.to_bytes(_COUNT, "big") for length in range(_LONGEST + 1)]
-_SIZE = 1900  # bytes of a bundle: PostgreSQL puts what is larger into another table
+_SIZE = 1900  # bytes of a bundle: PostgreSQL moves larger values to another table
 _MOST = 1024  # marks of a group that are bundled: to remove one of them, all are read
 _BUNDLES = 16  # of a group, if they are small
-_LEAST = 8  # marks in a new bundle: fewer are hardly worth it, and are removed sooner as rows
-_GROUPS = 10_000  # groups of which a process remembers how many marks it has bundled
-_FEW = 4  # removed ones of a group: they are looked for one by one
+_LEAST = 8  # marks in a new bundle: fewer are cheaper as rows
+GROUPS = 10_000  # groups whose number of bundled marks a process remembers
+_FEW = 4  # removed marks of a group that are looked up one by one
 
 
 def is_mark(key: bytes) -> bool:
@@ -42,46 +43,46 @@ def is_mark(key: bytes) -> bool:
     >>> is_mark(b"T" + bytes(12) + b"suffix"), is_mark(b"T" + bytes(12)), is_mark(b"R" + bytes(40))
     (True, False, False)
     """
-    return TIMER_SUFFIX < len(key) <= _LONGEST and key[:1] == b"T"
+    return TIMER_SUFFIX < len(key) <= _LONGEST and key[:1] == TIMER
 
 
 def is_bundle(key: bytes) -> bool:
     """Whether a row is a bundle."""
-    return len(key) == BUNDLE_KEY and key[:1] == b"U"
+    return len(key) == BUNDLE_KEY and key[:1] == BUNDLE
 
 
 def refuse_bundles(keys: Sequence[bytes]) -> None:
-    """Raises where one of some sorted keys is a bundle's."""
-    for key in keys[bisect_left(keys, b"U") : bisect_left(keys, b"V")]:
+    """Raises if one of some sorted keys is a bundle's."""
+    for key in keys[bisect_left(keys, BUNDLE) : bisect_left(keys, _AFTER_BUNDLES)]:
         if is_bundle(key):
-            raise StoreError(f"{key!r} is no entry's key: timers are kept there, packed")
+            raise StoreError(f"{key!r} is not an entry's key: it is reserved for packed timers")
 
 
 def touches(start: bytes, stop: bytes) -> bool:
     """Whether a range may have marks."""
-    return start < b"U" and stop > b"T" and start < stop
+    return start < BUNDLE and stop > TIMER and start < stop
 
 
 def hides(start: bytes, stop: bytes) -> bool:
     """Whether a range of rows may have bundles."""
-    return start < b"V" and stop > b"U"
+    return start < _AFTER_BUNDLES and stop > BUNDLE
 
 
 def bundle_range(start: bytes, stop: bytes) -> tuple[bytes, bytes]:
-    """Where the bundles stand of the groups that a range of entries touches.
+    """The key range of the bundles for a range of entries.
 
     >>> bundle_range(b"R", b"Tab"), bundle_range(b"T" + b"a" * 20, b"Z")
     ((b'U', b'Uab'), (b'Uaaaaaaaaaaaa', b'V'))
     """
-    first = b"U" + start[1:TIMER_SUFFIX] if start > b"T" else b"U"
-    if stop >= b"U":
-        return first, b"V"
-    last = b"U" + stop[1:TIMER_SUFFIX]
+    first = BUNDLE + start[1:TIMER_SUFFIX] if start > TIMER else BUNDLE
+    if stop >= BUNDLE:
+        return first, _AFTER_BUNDLES
+    last = BUNDLE + stop[1:TIMER_SUFFIX]
     return first, after(last) if len(stop) > TIMER_SUFFIX else last
 
 
 def grouped(keys: Iterable[bytes]) -> tuple[dict[bytes, list[bytes]], list[bytes]]:
-    """The suffixes of marks, by group; and the keys that are no mark's. Fastest when they are sorted."""
+    """The suffixes of marks by group, and the other keys; fastest if sorted."""
     groups: dict[bytes, list[bytes]] = {}
     others = []
     last = b""
@@ -98,8 +99,8 @@ def grouped(keys: Iterable[bytes]) -> tuple[dict[bytes, list[bytes]], list[bytes
 
 
 def index_part(keys: Sequence[bytes]) -> slice:
-    """Where sorted keys have those of the timer index."""
-    return slice(bisect_left(keys, b"T"), bisect_left(keys, b"U"))
+    """The slice of sorted keys that are in the timer index."""
+    return slice(bisect_left(keys, TIMER), bisect_left(keys, BUNDLE))
 
 
 def packed(suffixes: Sequence[bytes]) -> bytes:
@@ -115,12 +116,12 @@ def packed(suffixes: Sequence[bytes]) -> bytes:
 
 
 def count(value: bytes) -> int:
-    """How many marks a bundle has."""
+    """The number of marks in a bundle."""
     return int.from_bytes(value[:_COUNT], "big")
 
 
 def unpacked(value: bytes, before: bytes = b"") -> list[bytes]:
-    """The suffixes of a bundle; with the group ``before`` them, the keys of its marks.
+    """The suffixes of a bundle; after the group ``before``, the keys of its marks.
 
     >>> unpacked(packed([b"one", b"two"]), b"T...")
     [b'T...one', b'T...two']
@@ -136,24 +137,24 @@ def unpacked(value: bytes, before: bytes = b"") -> list[bytes]:
 
 def marks_of(key: bytes, value: bytes) -> list[bytes]:
     """The keys of the marks in a bundle."""
-    return unpacked(value, b"T" + key[1:TIMER_SUFFIX])
+    return unpacked(value, TIMER + key[1:TIMER_SUFFIX])
 
 
 class Bundler:
     """Packs the new marks of one shard.
 
-    A group has ``most`` bundled marks at most, or some bundles of fewer, as far as this process knows: the
-    others have rows of their own. So have those of a write that are fewer than ``least``.
+    A group has at most ``most`` bundled marks, or some bundles of fewer, as far as this process has
+    counted: the others have rows of their own. So do fewer than ``least`` marks of one write.
     """
 
     def __init__(self, size: int = _SIZE, most: int = _MOST, least: int = _LEAST) -> None:
         self._size = size
         self._most = most
         self._least = least
-        self._bundled: dict[bytes, int] = {}
+        self.bundled: dict[bytes, int] = {}
 
     def pack(self, keys: Iterable[bytes]) -> Entries:
-        """The rows of entries of the index that have no value, and whose keys are sorted."""
+        """The rows for index entries without values, whose keys are sorted."""
         groups, others = grouped(keys)
         rows: Entries = [(key, b"") for key in others]
         for group, suffixes in groups.items():
@@ -166,14 +167,14 @@ class Bundler:
         return rows
 
     def _room(self, group: bytes, wanted: int) -> int:
-        """How many marks of a group may be bundled."""
-        known = self._bundled.get(group, 0)
+        """The number of marks of a group that may be bundled."""
+        known = self.bundled.get(group, 0)
         room = min(self._most - known, wanted)
         if room < self._least:
             return 0
-        if len(self._bundled) >= _GROUPS:
-            self._bundled.clear()
-        self._bundled[group] = known + max(room, self._most // _BUNDLES)
+        if len(self.bundled) >= GROUPS:
+            self.bundled.clear()
+        self.bundled[group] = known + max(room, self._most // _BUNDLES)
         return room
 
     def _bundles(self, group: bytes, suffixes: list[bytes]) -> Entries:
@@ -185,11 +186,13 @@ class Bundler:
                 bundles.append(suffixes[first:number])
                 first, size = number, 2 * _COUNT + len(suffix)
         bundles.append(suffixes[first:])
-        return [(b"U" + group[1:] + os.urandom(BUNDLE_KEY - TIMER_SUFFIX), packed(part)) for part in bundles]
+        return [
+            (BUNDLE + group[1:] + os.urandom(BUNDLE_KEY - TIMER_SUFFIX), packed(part)) for part in bundles
+        ]
 
 
 class Removal:
-    """What a write takes out of the index: where to look for it, and then which rows go or change."""
+    """The index entries that a write removes: what to read, then what to change."""
 
     def __init__(self, keys: Iterable[bytes] = ()) -> None:
         groups, self._others = grouped(keys)
@@ -199,11 +202,11 @@ class Removal:
         }
 
     def bundles(self) -> list[bytes]:
-        """With what the bundles begin that must be read."""
-        return [b"U" + group[1:] for group in self._groups]
+        """The prefixes of the bundles to read."""
+        return [BUNDLE + group[1:] for group in self._groups]
 
     def rows(self) -> list[Range]:
-        """Where to look for rows beside the bundles: if a group has many, they are deleted unseen."""
+        """The ranges of rows to read; of a group with many, rows are deleted unread."""
         return [
             (group, after(group), _looked_for(gone))
             for group, gone in self._groups.items()
@@ -213,13 +216,13 @@ class Removal:
     def changes(
         self, bundles: Iterable[tuple[bytes, bytes]], rows: Iterable[tuple[bytes, bytes]]
     ) -> tuple[list[bytes], Entries]:
-        """The rows to be deleted and the bundles to be put, after what was found."""
+        """The rows to delete and the bundles to put, after the reads."""
         deletes = list(self._others)
         puts: Entries = []
         for key, value in bundles:
             if not is_bundle(key):
                 continue
-            left = _without(value, self._groups[b"T" + key[1:TIMER_SUFFIX]])
+            left = _without(value, self._groups[TIMER + key[1:TIMER_SUFFIX]])
             if left == b"":
                 deletes.append(key)
             elif left is not None:
@@ -238,12 +241,12 @@ class Removal:
 
 
 def _looked_for(gone: frozenset[bytes]) -> int:
-    """How many rows of a group are looked at: with more of them, that would not be worth it."""
+    """The number of rows of a group to read: beyond, that is not worth its cost."""
     return len(gone) // _FEW + 1
 
 
 def _without(value: bytes, gone: frozenset[bytes]) -> bytes | None:
-    """What is left of a bundle, which may be nothing; None if nothing is gone."""
+    """The rest of a bundle, possibly empty; None if nothing is removed."""
     if len(gone) < _FEW and not any(part in value for part in gone):
         return None
     parts = []
@@ -259,9 +262,9 @@ def _without(value: bytes, gone: frozenset[bytes]) -> bytes | None:
 
 
 class Merge:
-    """The entries of a range that touches the index, from pages of its rows and pages of its bundles.
+    """Merges pages of index rows and pages of bundles into the entries of a range.
 
-    An entry is given as soon as all rows and all bundles that could come before it are here.
+    An entry is returned once all rows and bundles that could come before it are here.
     """
 
     def __init__(self, start: bytes, stop: bytes) -> None:
@@ -274,7 +277,7 @@ class Merge:
         self._next_bundle, self._stop_bundle = bundle_range(start, stop)
 
     def wanted(self, most: int) -> tuple[list[Range], list[Range]]:
-        """The next page of rows and that of bundles: one, both, or at the end none."""
+        """The next page of rows and of bundles: one, both, or at the end none."""
         rows: list[Range] = []
         bundles: list[Range] = []
         bound = min(self._rows_known, self._marks_known)
@@ -285,27 +288,27 @@ class Merge:
         return rows, bundles
 
     def add_rows(self, page: Entries, *, complete: bool) -> None:
-        """Takes a page of rows."""
+        """Adds a page of rows."""
         if page:
             self._next_row = page[-1][0] + b"\x00"
         self._rows_known = self._stop if complete else self._next_row
         self._rows += visible(page) if hides(self._start, self._stop) else page
 
     def add_bundles(self, page: Entries, most: int) -> None:
-        """Takes a page of bundles: ``most`` rows, or fewer, and then with all of the last one's group."""
+        """Adds a page of bundles: ``most`` rows, or fewer with all of the last group."""
         whole = len(page) < most
         if whole and sum(count(value) for _, value in page) < most:
             self._marks_known = self._stop
         elif page:
             last = page[-1][0]
-            group = b"T" + last[1:TIMER_SUFFIX]
-            self._next_bundle = after(b"U" + group[1:]) if whole else last + b"\x00"
+            group = TIMER + last[1:TIMER_SUFFIX]
+            self._next_bundle = after(BUNDLE + group[1:]) if whole else last + b"\x00"
             self._marks_known = max(self._marks_known, min(after(group) if whole else group, self._stop))
         for key, value in page:
             self._marks += marks_of(key, value)
 
     def take(self) -> Entries:
-        """The entries that can be given."""
+        """The entries that are complete."""
         bound = min(self._rows_known, self._marks_known)
         cut = bisect_left(self._rows, (bound,))
         rows = self._rows[:cut]

@@ -1,1 +1,1 @@
-"""What is done to a store as a whole: check, copy, forget. Used by the command line, never by a step."""
+"""Tools for whole stores: check, copy, forget. Used by the command line only."""

@@ -1,110 +1,174 @@
-"""Moves a pipeline to another store, with all its state: from a laptop to a cluster, say.
+"""Copies a pipeline to another store, with all its state.
 
-The number of shards may be another one there. Rows, timers, counters and records that wait go to the shard
-of their tablet. Of a seen ID only its digest is known: where a shard is cut, every part gets all of its IDs,
-and its log of them, which forgets them.
+The numbers of shards and of tablets may differ. Rows, timers, counters and buffered records go to the shard
+of their tablet; with another number of tablets they are made anew (`millwheel.store.tools.regroup`). A seen
+ID is stored as a digest only: if a shard is split, every part gets all of its IDs, and its log of them, by
+which they expire.
 
-First of all the copy's journal notes that it is one, and not finished; the journal comes last, in one write
-with which the note goes. What has the note is refused by whoever opens it.
+First the copy's journal is marked as an unfinished copy; the journal is written last, in one write
+that removes the mark. A store with the mark is refused by every process that opens it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from millwheel.errors import StoreError
 from millwheel.model.codec import pack, unpack
-from millwheel.model.keys import TABLETS
 from millwheel.store.base import Shard, Store, read
+from millwheel.store.formats import format_of
+from millwheel.store.keyspace import (
+    DIGEST,
+    ID_LOG,
+    LOGGED_TABLET,
+    ROW,
+    SEEN_ID,
+    TABLET_AT,
+    JournalKey,
+    tablet_byte,
+    tablet_near,
+    tablet_of,
+)
+from millwheel.store.tools.regroup import Entry, regrouped, without_intervals
 from millwheel.store.unfinished import UNFINISHED, refuse_unfinished
 
-_LAST = b"\xff" * 16  # behind every key that there is
+_LAST = b"\xff" * 16  # after every key
 _ENTRIES = 5_000  # in one write
 _BYTES = 4 << 20
-_BY_DIGEST = b"IG"
-_TABLET = {b"R": 3, b"T": 3, b"B": 3, b"W": 3, b"C": 3, b"M": 2, b"P": 2}
-"""By letter: where a key has its tablet; a row has it in the first six bits of the fingerprint there."""
+_BY_DIGEST = (SEEN_ID, ID_LOG)
 
 Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied."""
+    """The result of a copy."""
 
     pipeline: str
     epoch: int
     entries: int
     shards: int
+    tablets: int
 
 
 def copy(source: Store, target: Store, tell: Tell = lambda entries: None) -> Copied:
-    """Copies a store, of which the caller has the lock, to an empty one, of which he has it too.
+    """Copies a store to an empty one; the caller holds the locks of both.
 
-    ``tell`` hears now and then how many entries are there.
+    ``tell`` is called now and then with the number of entries copied.
     """
     for store in (source, target):
         read(store.journal, refuse_unfinished)
     journal = dict(_entries(source.journal))
-    if b"driver" not in journal:
-        raise StoreError("there is no pipeline in the store that is to be copied")
+    if JournalKey.DRIVER not in journal:
+        raise StoreError("there is no pipeline in the store to be copied")
     if any(_entries(target.journal)) or any(next(_entries(shard), None) for shard in target.shards):
-        raise StoreError("the store that is to be written is not empty: a copy is made to a new one")
-    epoch = unpack(journal[b"commit"])[0] if b"commit" in journal else 0
-    planned = unpack(journal[b"plan"])["epoch"] if b"plan" in journal else 0
-    if planned > epoch and len(source.shards) != len(target.shards):
+        raise StoreError("the target store is not empty: copy to a new one")
+    epoch = unpack(journal[JournalKey.COMMIT])[0] if JournalKey.COMMIT in journal else 0
+    planned = unpack(journal[JournalKey.PLAN])["epoch"] if JournalKey.PLAN in journal else 0
+    if planned > epoch and _shape(source) != _shape(target):
         raise StoreError(
-            f"epoch {planned} was begun and is not finished, and the other store has {len(target.shards)} "
-            f"shards, not {len(source.shards)}: run the pipeline once more where it is, or copy to a store "
-            f"of {len(source.shards)} shards"
+            f"epoch {planned} was begun and is not finished, and the other store has {_shape(target)}, "
+            f"not {_shape(source)}: run the pipeline once more where it is, or copy to a store with "
+            f"{_shape(source)}"
         )
     target.journal.write([(UNFINISHED, pack(source.address.partition("?")[0].rpartition("@")[2]))])
     copied: list[Counter[bytes]] = [Counter() for _ in target.shards]
     done = 0
-    for number, shard in enumerate(source.shards):
-        for batch in _batches(shard):
-            for place, entries in _placed(batch, number, len(source.shards), len(target.shards)).items():
-                target.shards[place].write(entries)
-                copied[place].update(key[:1] for key, _ in entries)
-            done += len(batch)
-            tell(done)
+    for batch in _batches(_placed(source, target)):
+        for place, entries in batch.items():
+            target.shards[place].write(_with_logs(target.shards[place], entries))
+            copied[place].update(key[:1] for key, _ in entries)
+            done += len(entries)
+        tell(done)
     _verify(target, copied)
+    journal[JournalKey.FORMAT] = pack(format_of(target.tablets))
+    if source.tablets != target.tablets:
+        _without_tablets(journal)
     target.journal.write(list(journal.items()), [UNFINISHED])
-    return Copied(str(unpack(journal[b"pipeline"])), epoch, done, len(target.shards))
+    name = str(unpack(journal[JournalKey.PIPELINE]))
+    return Copied(name, epoch, done, len(target.shards), target.tablets)
 
 
-def _placed(
-    batch: list[tuple[bytes, bytes]], number: int, shards: int, places: int
-) -> dict[int, list[tuple[bytes, bytes]]]:
-    """Entries of a shard by the shards that they belong to."""
-    first, last = number * TABLETS // shards, (number + 1) * TABLETS // shards - 1
-    parts = range(first * places // TABLETS, last * places // TABLETS + 1)
-    placed: dict[int, list[tuple[bytes, bytes]]] = {}
-    for entry in batch:
-        key = entry[0]
-        if key[:1] in _BY_DIGEST:
-            for part in parts:
-                placed.setdefault(part, []).append(entry)
-            continue
-        position = _TABLET.get(key[:1])
-        if position is None:
-            raise StoreError(f"nobody knows what the entry {key[:40].hex()} of the store is: see store check")
-        tablet = key[position] >> 2 if key[:1] == b"R" else key[position]
-        placed.setdefault(tablet * places // TABLETS, []).append(entry)
-    return placed
+def _shape(store: Store) -> str:
+    return f"{len(store.shards)} shards and {store.tablets} tablets"
 
 
-def _batches(shard: Shard) -> Iterator[list[tuple[bytes, bytes]]]:
-    batch: list[tuple[bytes, bytes]] = []
-    size = 0
-    for entry in _entries(shard):
-        batch.append(entry)
+def _without_tablets(journal: dict[bytes, bytes]) -> None:
+    """Removes what names intervals by their tablets: the next run divides the key space evenly."""
+    for key in (JournalKey.LAYOUT, JournalKey.PLAN):
+        journal.pop(key, None)
+    if JournalKey.COMMIT in journal:
+        journal[JournalKey.COMMIT] = without_intervals(journal[JournalKey.COMMIT])
+
+
+def _placed(source: Store, target: Store) -> Iterator[tuple[int, Entry]]:
+    """The entries of the target, each with its shard there."""
+    shards, tablets = len(target.shards), target.tablets
+    if source.tablets != tablets:
+        for tablet, entry in regrouped(source, tablets):
+            yield tablet * shards // tablets, entry
+    for number, shard in enumerate(source.shards):
+        mine = range(
+            number * source.tablets // len(source.shards), (number + 1) * source.tablets // len(source.shards)
+        )
+        parts = range(mine[0] * shards // source.tablets, mine[-1] * shards // source.tablets + 1)
+        for key, value in _entries(shard):
+            letter = key[:1]
+            if letter == SEEN_ID:
+                yield from ((part, (key, value)) for part in parts)
+            elif letter == ID_LOG:
+                tablet = tablet_near(key[LOGGED_TABLET], mine.start) * tablets // source.tablets
+                for part in parts:
+                    own = range(part * tablets // shards, (part + 1) * tablets // shards)
+                    yield part, (_logged(key, min(max(tablet, own[0]), own[-1])), value)
+            elif (position := TABLET_AT.get(letter)) is None:
+                raise StoreError(
+                    f"the entry {key[:40].hex()} of the store is of an unknown kind: see store check"
+                )
+            elif source.tablets == tablets:
+                suffix = key[position:]
+                is_row = letter == ROW
+                tablet = tablet_of(suffix, tablets) if is_row else tablet_near(suffix[0], mine.start)
+                yield tablet * shards // tablets, (key, value)
+
+
+def _logged(key: bytes, tablet: int) -> bytes:
+    """A key of the log of IDs with another tablet."""
+    return key[:LOGGED_TABLET] + tablet_byte(tablet) + key[LOGGED_TABLET + 1 :]
+
+
+def _with_logs(shard: Shard, entries: list[Entry]) -> list[Entry]:
+    """The entries, with IDs that a log's entry has already: those of several shards come into one."""
+    logs = sorted({key for key, _ in entries if key[:1] == ID_LOG})
+    if not logs:
+        return entries
+    with shard.snapshot() as snapshot:
+        found = {key: value or b"" for key, value in zip(logs, snapshot.get_each(logs), strict=True)}
+    for key, value in entries:
+        if key[:1] == ID_LOG:
+            found[key] += value
+    others = [entry for entry in entries if entry[0][:1] != ID_LOG]
+    return others + [(key, _once(ids)) for key, ids in found.items()]
+
+
+def _once(ids: bytes) -> bytes:
+    """Each ID of a log's entry once."""
+    return b"".join(dict.fromkeys(ids[start : start + DIGEST] for start in range(0, len(ids), DIGEST)))
+
+
+def _batches(placed: Iterable[tuple[int, Entry]]) -> Iterator[dict[int, list[Entry]]]:
+    """The entries of each shard, some at a time."""
+    batch: dict[int, list[Entry]] = {}
+    count = size = 0
+    for place, entry in placed:
+        batch.setdefault(place, []).append(entry)
+        count += 1
         size += len(entry[0]) + len(entry[1])
-        if len(batch) >= _ENTRIES or size >= _BYTES:
+        if count >= _ENTRIES or size >= _BYTES:
             yield batch
-            batch, size = [], 0
+            batch, count, size = {}, 0, 0
     if batch:
         yield batch
 
@@ -115,15 +179,14 @@ def _entries(shard: Shard) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _verify(target: Store, copied: list[Counter[bytes]]) -> None:
-    """Counts what is there."""
+    """Compares the numbers of entries."""
     for number, (shard, expected) in enumerate(zip(target.shards, copied, strict=True)):
         found = Counter(key[:1] for key, _ in _entries(shard))
-        for letter in _BY_DIGEST:  # parts of several shards may have had the same ones
-            key = bytes((letter,))
+        for key in _BY_DIGEST:  # several shards may have had the same ones
             if 0 < found[key] <= expected[key]:
                 expected[key] = found[key]
         if +found != +expected:
             raise StoreError(
                 f"shard {number} of the copy has {dict(found)} entries, and {dict(expected)} were written: "
-                "somebody else writes there. The copy is not usable; the store that it was made from is"
+                "another process writes there. The copy is not usable; the original is"
             )

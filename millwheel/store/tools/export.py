@@ -1,4 +1,4 @@
-"""The states and timers of a store as tables of rows, and any such table as Parquet, without Spark."""
+"""The states and timers of a store as tables; any table as Parquet."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Any
 
 from millwheel.model.codec import Codec, unpack
 from millwheel.model.json_form import plain
-from millwheel.model.keys import TABLETS
 from millwheel.model.state_codecs import decoded
 from millwheel.model.time import SECOND
 from millwheel.store.base import Store
-from millwheel.store.keyspace import after, row_prefix
+from millwheel.store.keyspace import JournalKey, row_prefix, rows_range
 from millwheel.store.reorder_rows import pieces
 from millwheel.store.row import Row
 from millwheel.store.windows import by_key
 
 LONGEST = 10**17
-"""Microseconds: about the year 5138, as far as Python's datetime follows."""
+"""Microseconds: the year 5138, near the end of Python's datetime."""
 SCHEMAS = {
     "state": "computation string, key string, tablet int, codec string, state string, data binary, "
     "bytes long",
     "timers": "computation string, key string, kind string, tag string, time long",
 }
-"""By table: its columns, as Spark writes them; a time has a timestamp behind it besides."""
+"""By table: its columns, in Spark's notation; times get a timestamp column, too."""
 MOMENTS = {"timers": "time", "watermarks": "time", "epochs": "began"}
-"""By table, of a store or of its history: the column that is shown as a timestamp too."""
+"""By table, of a store or its history: the column that gets a timestamp column."""
 
-_LONGEST_STATE = 10_000_000  # characters: a table is for programs, which want all of it
+_LONGEST_STATE = 10_000_000  # characters: a table is for programs, which need all of it
 _BATCH = 10_000  # rows in memory at a time
 
 
@@ -51,7 +50,7 @@ def states(store: Store, codecs: dict[str, Codec], tablets: Iterable[int]) -> It
 
 
 def timers(store: Store, tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-    """The timers and holds of tablets, and the records that wait there."""
+    """The timers, holds and buffered records of tablets."""
     tablets = list(tablets)
     yield from _waiting(store, tablets)
     for _, name, key, row in _rows(store, tablets):
@@ -62,9 +61,9 @@ def timers(store: Store, tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
 
 def _waiting(store: Store, tablets: Iterable[int]) -> Iterator[tuple[Any, ...]]:
     with store.journal.snapshot() as journal:
-        numbers: dict[str, int] = unpack(journal.get(b"numbers") or b"\x80")
+        numbers: dict[str, int] = unpack(journal.get(JournalKey.NUMBERS) or b"\x80")
     for tablet in tablets:
-        with store.shards[tablet * len(store.shards) // TABLETS].snapshot() as snapshot:
+        with store.shards[tablet * len(store.shards) // store.tablets].snapshot() as snapshot:
             for name, number in numbers.items():
                 for piece in pieces(snapshot, number, tablet):
                     for key, stream, time in zip(piece.keys, piece.streams, piece.timestamps, strict=True):
@@ -76,9 +75,9 @@ def _text(text: str) -> str:
 
 
 def _rows(store: Store, tablets: Iterable[int]) -> Iterator[tuple[int, str, str, Row]]:
-    """The rows of tablets; a key that UTF-8 cannot carry is shown with its code points."""
+    """The rows of tablets; code points replace what UTF-8 cannot encode in a key."""
     with store.journal.snapshot() as journal:
-        numbers: dict[str, int] = unpack(journal.get(b"numbers") or b"\x80")
+        numbers: dict[str, int] = unpack(journal.get(JournalKey.NUMBERS) or b"\x80")
     for tablet in tablets:
         for name, number in numbers.items():
             for key, row in by_key(_tablet(store, number, tablet), row_prefix(number)):
@@ -86,14 +85,12 @@ def _rows(store: Store, tablets: Iterable[int]) -> Iterator[tuple[int, str, str,
 
 
 def _tablet(store: Store, number: int, tablet: int) -> Iterator[tuple[bytes, bytes]]:
-    prefix = row_prefix(number)
-    stop = after(prefix) if tablet == TABLETS - 1 else prefix + bytes(((tablet + 1) << 2,))
-    with store.shards[tablet * len(store.shards) // TABLETS].snapshot() as snapshot:
-        yield from snapshot.scan(prefix + bytes((tablet << 2,)), stop)
+    with store.shards[tablet * len(store.shards) // store.tablets].snapshot() as snapshot:
+        yield from snapshot.scan(*rows_range(number, tablet, store.tablets))
 
 
 def write_parquet(table: str, schema: str, rows: Iterable[tuple[Any, ...]], folder: str) -> int:
-    """Writes a table to a folder as Parquet, with pyarrow; returns the number of its rows."""
+    """Writes a table to a folder as Parquet; returns its number of rows."""
     import pyarrow
     from pyarrow import parquet
 

@@ -697,11 +697,13 @@ function fill(id, head, rows) {
 }
 
 function showTables(view) {
+  const stayed = (part) => part.steps_stayed + part.steps_moved ? share(part.steps_stayed / (part.steps_stayed + part.steps_moved)) : "";
+  const placed = view.computations.some((part) => part.steps_stayed + part.steps_moved);
   const some = (value, kind) => ({ text: count(value), kind: value ? kind : "zero" });
   fill("computations",
-    ["", "low watermark", "behind", "records", "in/s", "produced", "out/s", ...view.trouble.map((each) => each.name), "timers", "holds", "waiting", "keys", "state"],
+    ["", "low watermark", "behind", "records", "in/s", "produced", "out/s", ...view.trouble.map((each) => each.name), ...(placed ? ["stayed"] : []), "timers", "holds", "waiting", "keys", "state"],
     view.computations.map((part) => [part.name, moment(part.low_watermark), part.lag === null ? "" : span(part.lag), count(part.records), rate(part.rate_in),
-      count(part.produced), rate(part.rate_out), ...view.trouble.map((each) => some(part[each.name], each.kind)),
+      count(part.produced), rate(part.rate_out), ...view.trouble.map((each) => some(part[each.name], each.kind)), ...(placed ? [stayed(part)] : []),
       some(part.watermark_timers + part.wall_timers, ""), some(part.holds, ""), some(part.waiting, ""), count(part.rows), bytes(part.bytes)]));
   const rows = [];
   for (const part of view.injectors) {
@@ -752,6 +754,9 @@ function show() {
 
 function showSlow(view) {
   const notes = view.slow || [];
+  const warnings = view.warnings || [];
+  $("warnings").hidden = !warnings.length;
+  $("warnings").replaceChildren(...warnings.slice(0, 8).map((text) => h("p", {}, `Warning: ${text}`)));
   $("slow").hidden = !notes.length;
   $("slow").replaceChildren(...notes.slice(0, 5).map((note) => {
     const place = note.computation === null ? note.what : `${note.hook} of ${note.computation}, key ${clip(note.key, 80)}`;

@@ -1,0 +1,81 @@
+"""A program for `test_placement`: wide epochs on a cluster of two executors; prints what became of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from typing import Any
+
+import psutil
+from pyspark.sql import SparkSession
+
+import millwheel as mw
+from tests.computations import Windower
+
+KEYS, EPOCHS, PER_EPOCH = 40, 12, 200
+
+
+class Sums(mw.Computation):
+    """Adds up what comes; a second level, behind another shuffle."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["n"] = self.state.get("n", 0) + 1
+        self.produce("sums", self.state["n"])
+
+
+def _kill_one(after: Any) -> None:
+    """Kills one executor once the folder ``after`` has more than its first objects."""
+    while len(list(after.glob("shard-*/log/*"))) < 12:
+        threading.Event().wait(0.05)
+    for process in psutil.Process().children(recursive=True):
+        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+            process.send_signal(signal.SIGKILL)
+            return
+
+
+def main(store: str, watched: str) -> None:
+    """Runs the pipeline; kills an executor if there is a folder to watch."""
+    from pathlib import Path
+
+    spark = (
+        SparkSession.builder.master("local-cluster[2,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
+        .getOrCreate()
+    )
+    records = [
+        mw.Record(value={"key": f"k{n % KEYS}"}, timestamp=n * 10 * mw.SECOND // PER_EPOCH)
+        for n in range(EPOCHS * PER_EPOCH)
+    ]
+    p = mw.Pipeline("placed")
+    p.inject("in", mw.injectors.Records(records, per_epoch=PER_EPOCH))
+    p.add(Windower("windows"), inputs={"in": mw.by("key")}, outputs=["windows"])
+    p.add(Sums(), inputs={"windows": lambda record: record.key[-1]}, outputs=["sums"])
+    sink = mw.sinks.Collect()
+    p.sink("windows", sink)
+    if watched:
+        threading.Thread(target=_kill_one, args=(Path(watched),), daemon=True).start()
+    report = mw.run(p, store=store, spark=spark, progress=False, compact_below=0, slots=4)
+    found = Counter(record.key for record in sink.records)
+    print(
+        json.dumps(
+            {
+                "windows": sum(found.values()),
+                "keys": len(found),
+                "sums": report.produced["Sums"],
+                "stayed": report.steps_stayed,
+                "moved": report.steps_moved,
+                "rows": [report.rows_cached, report.rows_read],
+                "text": str(report),
+            }
+        )
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
