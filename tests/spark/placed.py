@@ -8,15 +8,17 @@ import signal
 import sys
 import threading
 from collections import Counter
-from typing import Any
+from pathlib import Path
 
 import psutil
 from pyspark.sql import SparkSession
 
 import millwheel as mw
 from tests.computations import Windower
+from tests.spark.waiting import eventually
 
 KEYS, EPOCHS, PER_EPOCH = 40, 12, 200
+EXECUTORS, SLOTS, LEVELS = 2, 4, 2
 
 
 class Sums(mw.Computation):
@@ -27,10 +29,11 @@ class Sums(mw.Computation):
         self.produce("sums", self.state["n"])
 
 
-def _kill_one(after: Any) -> None:
-    """Kills one executor once the folder ``after`` has more than its first objects."""
-    while len(list(after.glob("shard-*/log/*"))) < 12:
-        threading.Event().wait(0.05)
+def _kill_one(store: Path) -> None:
+    """Kills one executor once every slot has run several epochs on its own."""
+    epochs = 3
+    while len(list(store.glob("shard-*/log/*"))) < SLOTS * (1 + LEVELS * epochs):  # the first ones are fences
+        threading.Event().wait(0.01)
     for process in psutil.Process().children(recursive=True):
         if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
             process.send_signal(signal.SIGKILL)
@@ -39,14 +42,15 @@ def _kill_one(after: Any) -> None:
 
 def main(store: str, watched: str) -> None:
     """Runs the pipeline; kills an executor if there is a folder to watch."""
-    from pathlib import Path
-
     spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
+        SparkSession.builder.master(f"local-cluster[{EXECUTORS},1,1024]")
         .config("spark.ui.enabled", "false")
         .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .getOrCreate()
     )
+    # Without its slots an executor could be killed unnoticed.
+    status = spark.sparkContext._jsc.sc()
+    eventually(lambda: int(status.getExecutorMemoryStatus().size()) == 1 + EXECUTORS)
     records = [
         mw.Record(value={"key": f"k{n % KEYS}"}, timestamp=n * 10 * mw.SECOND // PER_EPOCH)
         for n in range(EPOCHS * PER_EPOCH)
@@ -59,7 +63,7 @@ def main(store: str, watched: str) -> None:
     p.sink("windows", sink)
     if watched:
         threading.Thread(target=_kill_one, args=(Path(watched),), daemon=True).start()
-    report = mw.run(p, store=store, spark=spark, progress=False, compact_below=0, slots=4)
+    report = mw.run(p, store=store, spark=spark, progress=False, compact_below=0, slots=SLOTS)
     found = Counter(record.key for record in sink.records)
     print(
         json.dumps(
