@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import closing
@@ -16,6 +17,7 @@ from millwheel.store.objects.lease import Lease, process
 from millwheel.store.objects.object_store import ObjectStore
 from millwheel.store.open import open_existing, open_store, open_to_read, place_of
 from tests.computations import Idle
+from tests.servers.clock import ahead
 from tests.servers.processes import Unavailable
 from tests.servers.s3 import Server, server
 from tests.store.conftest import Host
@@ -41,6 +43,20 @@ class TestBadInput:
     def test_a_wrong_region(self, s3_url: str) -> None:
         with pytest.raises(StoreError, match="the region is not the bucket's"):
             open_store(s3_url.replace("us-east-1", "eu-west-7"))
+
+    def test_a_clock_that_is_wrong(self, s3: Server, tmp_path: Path) -> None:
+        try:
+            wrong = ahead(86_400, tmp_path)
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        url = s3.url("tests", "a-day-ahead")
+        script = "import sys; from millwheel.store.open import open_store; open_store(sys.argv[1])"
+        done = subprocess.run(
+            [sys.executable, "-c", script, url], env=os.environ | wrong, capture_output=True, text=True
+        )
+        assert "StoreError: s3://tests/a-day-ahead" in done.stderr
+        assert "the clock of this machine differs from the server's" in done.stderr
+        assert not (s3.folder / "data" / "tests" / "a-day-ahead").exists()
 
     def test_no_right_to_write(self) -> None:
         try:
