@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -110,9 +111,17 @@ def run_schedule(
     variants: Sequence[Make] = (),
     first: Make | None = None,
 ) -> Simulated:
-    """One run to the end of the input, under the faults of the seed."""
-    with closing(store(SHARDS) if store is not None else _store(seed)) as base:
-        return _run_schedule(make, World(seed, faults, base), variants, first or make)
+    """One run to the end of the input, under the faults of the seed.
+
+    The seed also decides what user code gets from the module `random`.
+    """
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        with closing(store(SHARDS) if store is not None else _store(seed)) as base:
+            return _run_schedule(make, World(seed, faults, base), variants, first or make)
+    finally:
+        random.setstate(before)
 
 
 _TABLETS = (64, 64, 1_024, 256)  # of stores, by seed

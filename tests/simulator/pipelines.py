@@ -210,7 +210,7 @@ class Draws(mw.Computation):
     """Depends on chance: what it produced once must be what it produces ever after."""
 
     def process_record(self, record: mw.Record) -> None:
-        token = random.SystemRandom().randrange(1 << 60)
+        token = random.randrange(1 << 60)  # another one in each attempt
         self.state.setdefault("tokens", []).append(token)
         self.produce("tokens", token)
 
