@@ -218,31 +218,48 @@ def _job(store: MemoryStore, *, follow: bool) -> Job:
     return Job(driver, executor, until_exhausted=not follow, on_close=lambda: None)
 
 
-@pytest.mark.parametrize("how", ["exhausted", "stopped by its process"])
-def test_a_standby_ends_with_a_pipeline_that_has_ended_and_goes_on_for_one_whose_process_was_stopped(
-    how: str,
-) -> None:
-    store = _Store()
-    job = _job(store, follow=how != "exhausted")
-    close = store.close
-    store.close = lambda: None  # type: ignore[method-assign]
-    rested: list[Any] = []
+class _Outside(_Store):
+    """A store that outlives the process that leads."""
+
+    def close(self) -> None:
+        pass
+
+
+def _behind(store: _Store, led: Callable[[], None]) -> Standby:
+    """A standby in whose first pause another process leads, and ends."""
+    rested: list[float] = []
 
     def pause(seconds: float) -> None:
         if not rested:
-            rested.append(job.start())
-            if how != "exhausted":
-                job.stop()
-            job.wait()
+            led()
             store.led = False
+        rested.append(seconds)
 
-    standby = Standby(store, "the standby", pause=pause)
-    if how == "exhausted":
-        with pytest.raises(StandbyEnded):
-            standby.wait()
-    else:
-        assert standby.wait() is False
-    close()
+    return Standby(store, "the standby", pause=pause)
+
+
+def test_a_standby_ends_with_a_pipeline_that_has_ended() -> None:
+    store = _Outside()
+    job = _job(store, follow=False)
+
+    def led() -> None:
+        job.start()
+        job.wait()
+
+    with pytest.raises(StandbyEnded):
+        _behind(store, led).wait()
+
+
+def test_a_standby_goes_on_for_a_pipeline_whose_process_was_stopped() -> None:
+    store = _Outside()
+    job = _job(store, follow=True)
+
+    def led() -> None:
+        job.start()
+        job.stop()
+        job.wait()
+
+    assert _behind(store, led).wait() is False
 
 
 @pytest.mark.parametrize("given", [0, 0.5, True, "2"])
