@@ -271,13 +271,19 @@ def _private_copy(computation: Computation) -> Computation:
 
 def user_error(context: HookContext, error: Exception) -> UserCodeError:
     """A hook's exception, with the computation, the key and the record or timer."""
+    if isinstance(error, MemoryError):
+        # What the hook allocated is kept by its frames and by the state; without it nothing can be reported.
+        traceback.clear_frames(error.__traceback__)
+        context.attributes.pop("state", None)
     name, key, hand = context.node.name, context.key, context.hand
     if isinstance(error, MillWheelError):
         message = str(error)  # the engine's: it has the location
     else:
         where = "process_timer" if isinstance(hand, Timer) else "process_record"
-        raised = "" if isinstance(error, ReturnedValue) else f"raised {type(error).__name__}: "
-        message = f"computation {name!r}, key {shorten(key, 80)}: {where} {raised}{error}" + (
+        text = str(error)
+        if not isinstance(error, ReturnedValue):
+            text = f"raised {type(error).__name__}" + (f": {text}" if text else "")
+        message = f"computation {name!r}, key {shorten(key, 80)}: {where} {text}" + (
             f"; it had {shorten(hand)}" if hand is not None else ""
         )
     return UserCodeError(

@@ -43,7 +43,9 @@ def test_a_hook_that_hangs_is_named_and_a_stop_ends_it_and_nothing_is_lost(
     assert counts(tmp_path) == WHOLE
 
 
-@pytest.mark.parametrize(("how", "compact_below"), [("exit", 0), ("crash", 4_000)])
+@pytest.mark.parametrize(
+    ("how", "compact_below"), [("exit", 0), ("crash", 4_000), ("kill", 0), ("kill", 4_000)]
+)
 def test_a_hook_that_kills_its_worker_is_named(
     how: str, compact_below: int, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -56,18 +58,39 @@ def test_a_hook_that_kills_its_worker_is_named(
     assert counts(tmp_path) == WHOLE
 
 
-def _run(folder: Path, *options: str) -> subprocess.Popen[str]:
+def _run(folder: Path, *options: str, how: str = "hang") -> subprocess.Popen[str]:
     """``millwheel run``, in a process group of its own."""
     store = ["--store", os.fspath(folder / "store"), *options]
+    settings = {"HANGING": os.fspath(folder), "HANGING_HOW": how, "SPARK_LOCAL_DIRS": os.fspath(folder)}
     return subprocess.Popen(
         [sys.executable, "-m", "millwheel.cli", "run", "tests.hanging.hanging:pipeline", *store],
         cwd=_ROOT,
-        env={**os.environ, "HANGING": os.fspath(folder), "SPARK_LOCAL_DIRS": os.fspath(folder)},
+        env={**os.environ, **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory is one of Linux")
+@pytest.mark.parametrize("what", ["one large allocation", "many small ones", "the state"])
+def test_a_hook_that_runs_into_the_limit_on_memory_is_named(
+    what: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    (tmp_path / "sign").touch()
+    process = _run(tmp_path, "--drain", how=what)
+    try:
+        _, error = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert error.startswith(
+        "millwheel: computation 'Hanging', key '3': process_record raised MemoryError; it had Record("
+    )
+    (tmp_path / "sign").unlink()
+    mw.run(pipeline(tmp_path), store=tmp_path / "store", spark=spark)
+    assert counts(tmp_path) == WHOLE
 
 
 @pytest.mark.parametrize("way", ["SIGINT", "stop"])
