@@ -27,8 +27,8 @@ class OwnAggregate(Protocol):
 class Aggregate:
     """An aggregate of the library: reads a field of each value and folds it."""
 
-    keeps_value = False
-    """Whether a value itself, not a copy or a number, may be part of the accumulator."""
+    changes_value = False
+    """Whether code of a user gets the value itself, and may change it."""
     takes_whole = False
     """Whether the field is optional, and whole values are taken without it."""
 
@@ -140,7 +140,7 @@ class Max(_Two):
 class Reduce(_Two):
     """Folds whole values with a function of two."""
 
-    keeps_value = True
+    changes_value = True
     takes_whole = True
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
@@ -197,8 +197,6 @@ def _whole(so_far: Any) -> Any:
 
 class First(Aggregate):
     """The one with the oldest timestamp."""
-
-    keeps_value = True
 
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
         return [timestamp, value] if so_far is None or timestamp < so_far[0] else so_far
@@ -314,7 +312,6 @@ class Top(Aggregate):
 class Collect(Aggregate):
     """All values, by timestamp; equal ones in order of arrival."""
 
-    keeps_value = True
     takes_whole = True
 
     def __init__(self) -> None:
@@ -337,7 +334,7 @@ class Collect(Aggregate):
 class Own(Aggregate):
     """A user's own aggregate, which takes whole values."""
 
-    keeps_value = True
+    changes_value = True
     takes_whole = True
 
     def __init__(self, own: OwnAggregate) -> None:

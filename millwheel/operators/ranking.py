@@ -16,7 +16,6 @@ class Ranking(Aggregate):
     It takes ``[key, value]`` pairs, and keeps [field, key, value] rows in order.
     """
 
-    keeps_value = True
     takes_whole = True
 
     def __init__(self, field: Callable[[Any], Any], n: int) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 from millwheel.model.codec import pack, unpack
@@ -43,10 +45,10 @@ class Shape:
         """Whether a window may be emitted more than once."""
         return self.lateness > 0 or self.early is not None
 
-    @property
-    def shares_values(self) -> bool:
-        """Whether two windows of a record would hold the same object."""
-        return any(aggregate.keeps_value for aggregate in self.aggregates.values())
+    @cached_property
+    def _changes_values(self) -> bool:
+        """Whether code of a user may change the values that it gets."""
+        return any(aggregate.changes_value for aggregate in self.aggregates.values())
 
     @property
     def fields_read(self) -> FieldsRead:
@@ -58,10 +60,19 @@ class Shape:
         """The aggregates of a window without records."""
         return [aggregate.create() for aggregate in self.aggregates.values()]
 
+    def copies(self, value: Any, windows: int) -> Iterable[Any]:
+        """A record's value for each of its windows, which share no object that may change."""
+        if windows == 1 or not self._changes_values:
+            return repeat(value, windows)
+        packed = pack(value)
+        return [unpack(packed) for _ in range(windows)]
+
     def add(self, so_far: list[Any], value: Any, timestamp: int) -> None:
         """Adds a record to a window."""
+        packed = pack(value) if self._changes_values and len(self.aggregates) > 1 else b""
         for place, aggregate in enumerate(self.aggregates.values()):
-            so_far[place] = aggregate.add(so_far[place], value, timestamp)
+            mine = unpack(packed) if packed and aggregate.changes_value else value
+            so_far[place] = aggregate.add(so_far[place], mine, timestamp)
 
     def merge(self, a: list[Any], b: list[Any]) -> list[Any]:
         """The aggregates of two windows that were merged."""
@@ -99,15 +110,13 @@ class PlainWindows(Computation):
         if not starts:
             return  # between two windows
         state = self.state
-        for number, start in enumerate(starts):
+        for start, mine in zip(starts, shape.copies(value, len(starts)), strict=True):
             so_far = state.get(start)
             if so_far is None:
                 so_far = state[start] = shape.create()
                 if start == min(state):
                     self.set_timer(_END, min(start + size, MAX_TIME))
-            if number and shape.shares_values:
-                value = unpack(pack(value))
-            shape.add(so_far, value, timestamp)
+            shape.add(so_far, mine, timestamp)
 
     def process_timer(self, timer: Timer) -> None:
         """Emits the windows that have ended."""
@@ -245,18 +254,16 @@ class RevisedWindows(_Revised):
     def take(self, windows: list[Open], record: Record) -> None:
         """Adds a record to each of its windows that is not past its lateness."""
         known = {window.start: window for window in windows}
-        value = record.value
-        for number, start in enumerate(self._starts(record)):
+        starts = self._starts(record)
+        for start, value in zip(starts, self._shape.copies(record.value, len(starts)), strict=True):
             window = known.get(start)
             if window is None:
                 window = Open(start, start + self._window.size, self._shape.create(), 0, False, self.now)
                 windows.append(window)
-            if number and self._shape.shares_values:
-                value = unpack(pack(value))
             self._shape.add(window.so_far, value, record.timestamp)
             self._grow(window)
 
-    def _starts(self, record: Record) -> Iterable[int]:
+    def _starts(self, record: Record) -> list[int]:
         starts = self._window.starts(record.timestamp)
         if not record.late:
             return starts

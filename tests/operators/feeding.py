@@ -17,9 +17,12 @@ def source() -> mw.Injector:
     return mw.injectors.Records([])
 
 
-def rows(seed: int, streams: list[str], *, count: int = 40, span: int = 120, keys: int = 3) -> list[Row]:
-    """Random records in random order."""
+def rows(
+    seed: int, streams: list[str], *, count: int = 40, span: int = 120, keys: int = 3, ties: bool = True
+) -> list[Row]:
+    """Random records in random order; without ``ties`` each has a timestamp of its own."""
     rng = random.Random(seed)
+    times = None if ties else random.Random(seed).sample(range(span), count)
     return [
         (
             rng.choice(streams),
@@ -29,14 +32,16 @@ def rows(seed: int, streams: list[str], *, count: int = 40, span: int = 120, key
                 "i": number,
                 "o": rng.choice([None, 1, 2]),
             },
-            rng.randrange(span),
+            rng.randrange(span) if times is None else times[number],
         )
         for number in range(count)
     ]
 
 
-def feed(pipeline: mw.Pipeline, found: list[Row], seed: int, *, slots: int = 1) -> mw.testing.Harness:
-    """Sends everything, nothing of it late, and drains; crashes happen on the way."""
+def feed(
+    pipeline: mw.Pipeline, found: list[Row], seed: int, *, slots: int = 1, lateness: int = 0
+) -> mw.testing.Harness:
+    """Sends everything, nothing of it later than ``lateness``, and drains; crashes happen on the way."""
     rng = random.Random(seed)
     h = mw.testing.Harness(pipeline, seed=seed, slots=slots)
     left = list(enumerate(found))
@@ -52,7 +57,7 @@ def feed(pipeline: mw.Pipeline, found: list[Row], seed: int, *, slots: int = 1) 
             for stream in streams:
                 waiting = [time for _, (name, _, time) in left if name == stream]
                 if waiting and rng.random() < 0.7:
-                    h.advance(stream, min(waiting) - rng.randrange(3))
+                    h.advance(stream, min(waiting) + rng.randrange(lateness + 3) - 2)
         if rng.random() < 0.1:
             h.crash()
         if rng.random() < 0.2:
@@ -63,16 +68,27 @@ def feed(pipeline: mw.Pipeline, found: list[Row], seed: int, *, slots: int = 1) 
 
 
 def finals(h: mw.testing.Harness, stream: str) -> list[dict[str, Any]]:
-    """Of each key and window the last revision, without its number."""
-    last: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """Of each key and window the last revision, without its number.
+
+    A window replaces what was emitted of its key within it, such as the sessions that it was merged from.
+    """
+    last: dict[tuple[str, int, int], dict[str, Any]] = {}
     for record in h.output(stream):
-        assert record.timestamp == record.value["end"] - 1
-        assert record.value.get("key", "") == record.key
-        place = (record.key, record.value["start"], record.value["end"])
-        value = dict(record.value)
-        value.pop("revision", None)
-        last[place] = value
-    return sorted(last.values(), key=lambda value: (value.get("key", ""), value["start"], value["end"]))
+        value = record.value
+        start, end = value["start"], value["end"]
+        assert record.timestamp == end - 1
+        assert value.get("key", "") == record.key
+        within = [p for p in last if p[0] == record.key and start <= p[1] and p[2] <= end]
+        replaced = [last.pop(place) for place in within]
+        if "revision" in value:
+            assert value["revision"] == 1 + max((earlier["revision"] for earlier in replaced), default=-1)
+        else:
+            assert replaced == []
+        last[record.key, start, end] = value
+    values = [
+        {field: found for field, found in value.items() if field != "revision"} for value in last.values()
+    ]
+    return sorted(values, key=lambda value: (value.get("key", ""), value["start"], value["end"]))
 
 
 Query = Callable[[list[Row]], list[dict[str, Any]]]

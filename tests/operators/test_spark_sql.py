@@ -86,9 +86,13 @@ def test_windows_end_equal_to_spark_sql(
         value = row.asDict()
         seed = value.pop("seed")
         wanted[seed].append({"key": value.pop("k"), **value})
+    late = 0
     for seed, found in inputs.items():
-        ours = finals(feed(_windows(window, lateness), found, seed), "found")
+        h = feed(_windows(window, lateness), found, seed, lateness=lateness)
+        ours = finals(h, "found")
+        late += h.status().late["found"]
         assert ours == sorted(wanted[seed], key=lambda value: (value["key"], value["start"])), seed
+    assert bool(late) == bool(lateness)
 
 
 @pytest.mark.parametrize(
