@@ -101,6 +101,30 @@ def test_top_equals_the_same_query_in_batch(window: Any) -> None:
         assert all(set(record.value) == {"start", "end", "top"} for record in h.output("out"))
 
 
+def test_top_over_sessions_equals_the_same_query_in_batch() -> None:
+    gap = 2
+    for seed in range(25):
+        p = mw.Pipeline("top")
+        p.inject("a", source()).key_by("k").top("out", 3, by="n", window=mw.windows.session(gap))
+        found = rows(seed, ["a"])
+        h = feed(p, found, seed, slots=1 + seed % 3)
+        wanted: list[tuple[int, int, list[tuple[int, str]]]] = []
+        session: list[Row] = []
+        for row in [*sorted(found, key=lambda row: row[2]), None]:
+            if session and (row is None or row[2] >= session[-1][2] + gap):
+                best = sorted((-value["n"], value["k"]) for _, value, _ in session)[:3]
+                wanted.append((session[0][2], session[-1][2] + gap, [(-n, k) for n, k in best]))
+                session = []
+            if row is not None:
+                session.append(row)
+        got = [
+            (v["start"], v["end"], [(value["n"], value["k"]) for value in v["top"]])
+            for v in (record.value for record in h.output("out"))
+        ]
+        assert sorted(got) == wanted, seed
+        assert all(record.timestamp == record.value["end"] - 1 for record in h.output("out"))
+
+
 def test_values_without_the_field_are_not_ranked() -> None:
     p = mw.Pipeline("top")
     p.inject("a", source()).top("out", 2, by="n", window=mw.windows.tumbling(10))
