@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from millwheel.model.injector import Injector
 from millwheel.model.pipeline import Pipeline as ModelPipeline
+from millwheel.operators.arguments import operator
 from millwheel.operators.checks import checked_name
 from millwheel.operators.stream import Stream
 
@@ -20,11 +21,13 @@ class Pipeline(ModelPipeline):
     Pipeline('counting': 1 injector, 1 computation, 0 sinks)
     """
 
+    @operator()
     def inject(self, stream: str, injector: Injector) -> Stream:
         """Feeds a stream from outside; returns it, for operators."""
         super().inject(stream, injector)
         return Stream(self, stream)
 
+    @operator()
     def stream(self, name: str) -> Stream:
         """A stream by its name; its writer may be added later."""
         checked_name("Pipeline.stream", name)

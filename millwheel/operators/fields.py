@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Any
 
 from millwheel.errors import PipelineError
@@ -34,7 +35,9 @@ def reader(field: object, where: str) -> Callable[[Any], Any]:
     """A function that reads a field; raises a `PipelineError` if it is invalid."""
     if isinstance(field, str) and field:
         return FieldOf(field)
-    if callable(field) and not isinstance(field, type):
+    if callable(field):
+        if iscoroutinefunction(field):
+            raise PipelineError(f"{where}: {field!r} is async; operators call plain functions")
         return field
     raise PipelineError(
         f"{where}: a field is its name, a nested name or a function of a value, not {field!r}"

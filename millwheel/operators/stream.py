@@ -17,12 +17,8 @@ from millwheel.model.names import Unnamed
 from millwheel.model.record import Record
 from millwheel.model.side_table import Missing
 from millwheel.model.sink import Sink
-from millwheel.operators.checks import (
-    checked_function,
-    checked_new,
-    checked_output,
-    checked_window,
-)
+from millwheel.operators.arguments import check_arguments, operator
+from millwheel.operators.checks import checked_function, checked_new, checked_output, checked_window
 from millwheel.operators.deduplication import First, Spaced
 from millwheel.operators.fields import Field, reader
 from millwheel.operators.folds import Aggregate, Collect, Count, Reduce, as_aggregate, positive
@@ -37,6 +33,10 @@ if TYPE_CHECKING:
 
 How = Literal["inner", "left", "right", "outer"]
 _NEED_A_KEY = ("window", "join", "distinct", "process")
+
+
+class _NeedsKey(PipelineError, AttributeError):
+    """An operator of keyed streams, on one without keys; ``hasattr`` is false for it."""
 
 
 class Stream:
@@ -64,18 +64,22 @@ class Stream:
             self._made = self._pipeline.derive((self._base,), self._steps, Unnamed(self._label))
         return self._made
 
+    @operator()
     def map(self, function: Callable[[Any], Any]) -> Stream:
         """Replaces each value by ``function(value)``."""
         return self._step("map", function)
 
+    @operator()
     def filter(self, function: Callable[[Any], Any]) -> Stream:
         """Keeps the records for whose value ``function(value)`` is true."""
         return self._step("filter", function)
 
+    @operator()
     def flat_map(self, function: Callable[[Any], Iterable[Any] | None]) -> Stream:
         """Replaces each record by one for each value that ``function(value)`` returns."""
         return self._step("flat_map", function)
 
+    @operator()
     def lookup(
         self,
         table: Any,
@@ -98,6 +102,7 @@ class Stream:
         terms = Terms(on, refresh, missing, columns, into)
         return self._step("lookup", make_lookup(where, self._pipeline, f"{self._label}.lookup", table, terms))
 
+    @operator()
     def named(self, name: str) -> Stream:
         """Names the stream, for other computations, `Pipeline.stream` and sinks."""
         where = f"{self!r}.named"
@@ -106,11 +111,13 @@ class Stream:
         self._pipeline.derive((self._base,), self._steps, name)
         return Stream(self._pipeline, name)
 
+    @operator()
     def sink(self, sink: Sink) -> Stream:
         """Writes the stream's records to a sink; returns the stream itself."""
         self._pipeline.sink(self.name, sink)
         return self
 
+    @operator()
     def union(self, *others: Stream) -> Stream:
         """All records of this stream and of others."""
         for other in others:
@@ -120,6 +127,7 @@ class Stream:
         name = self._pipeline.derive(parents, (), Unnamed(label))
         return Stream(self._pipeline, name)
 
+    @operator()
     def key_by(self, *key: Any) -> KeyedStream:
         """The stream by key: fields as in `millwheel.by`, or a function of the value."""
         where = f"{self!r}.key_by"
@@ -132,6 +140,7 @@ class Stream:
             raise PipelineError(f"{where} takes names of fields, or one function of a value, not {shown}")
         return KeyedStream(self, by(*key))
 
+    @operator()
     def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
         """The ``n`` values with the largest field in each window, as one record."""
         where = f"{self!r}.top"
@@ -161,7 +170,7 @@ class Stream:
 
     def __getattr__(self, name: str) -> Any:
         if name in _NEED_A_KEY:
-            raise PipelineError(f"{self!r}.{name}: a stream has no keys of its own; call key_by(...) first")
+            raise _NeedsKey(f"{self!r}.{name}: a stream has no keys of its own; call key_by(...) first")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
@@ -192,16 +201,19 @@ class KeyedStream(Stream):
             return self._stream
         return self._stream._step("key", self._extractor)
 
+    @operator()
     def named(self, name: str) -> KeyedStream:
         """Names the stream, for other computations, `Pipeline.stream` and sinks."""
         kept = isinstance(self._extractor, ByKey)
         return KeyedStream(self._with_keys().named(name), self._extractor if kept else KeptKey())
 
+    @operator()
     def sink(self, sink: Sink) -> KeyedStream:
         """Writes the stream's records to a sink, with keys; returns the stream itself."""
         self._with_keys().sink(sink)
         return self
 
+    @operator()
     def union(self, *others: Stream) -> Stream:
         """All records of this stream and of others; keyed, if all of them are."""
         for other in others:
@@ -212,14 +224,17 @@ class KeyedStream(Stream):
             return KeyedStream(whole, KeptKey())
         return whole
 
+    @operator()
     def key_by(self, *key: Any) -> KeyedStream:
         """The stream by another key."""
         return self._stream.key_by(*key)
 
+    @operator()
     def top(self, name: str, n: int, *, by: Field, window: Window) -> Stream:
         """The ``n`` values with the largest field in each window, as one record."""
         return self._with_keys().top(name, n, by=by, window=window)
 
+    @operator()
     def process(self, computation: Computation, *, outputs: Iterable[str] = (), **options: Any) -> Any:
         """Adds a computation; returns the stream of its output, or a tuple of several."""
         if "inputs" in options:
@@ -227,10 +242,13 @@ class KeyedStream(Stream):
         if isinstance(outputs, str):
             raise PipelineError(f"{self!r}.process: outputs is a list of streams, it is the text {outputs!r}")
         streams = tuple(outputs)
-        self._pipeline.add(computation, inputs={self.name: self._extractor}, outputs=streams, **options)
+        options |= {"inputs": {self.name: self._extractor}, "outputs": streams}
+        check_arguments(f"{self!r}.process", self._pipeline.add, (computation,), options)
+        self._pipeline.add(computation, **options)
         made = tuple(Stream(self._pipeline, stream) for stream in streams)
         return made[0] if len(made) == 1 else made
 
+    @operator()
     def window(
         self,
         window: Window,
@@ -253,6 +271,7 @@ class KeyedStream(Stream):
         early = None if early is None else duration(f"{where}: early", early)
         return Windowed(self, window, lateness, early, late)
 
+    @operator()
     def join(
         self, other: KeyedStream, *, within: int | tuple[int, int], how: How = "inner", name: str = ""
     ) -> Stream:
@@ -293,6 +312,7 @@ class KeyedStream(Stream):
         )
         return Stream(self._pipeline, name)
 
+    @operator()
     def distinct(self, name: str, within: int | None = None) -> Stream:
         """The first record of each key; with ``within``, after a gap of that length."""
         where = f"{self!r}.distinct"
@@ -326,10 +346,12 @@ class Windowed:
     def __repr__(self) -> str:
         return f"{self._stream!r}.window({self._window!r})"
 
+    @operator()
     def count(self, name: str) -> Stream:
         """The number of records: ``{"key", "start", "end", "count"}``."""
         return self._add("count", name, {"count": Count(None)})
 
+    @operator()
     def aggregate(self, name: str | None = None, /, **fields: Any) -> Stream:
         """Aggregates by field name: ``aggregate("sales", total=mw.agg.sum("price"))``."""
         where = f"{self!r}.aggregate"
@@ -337,17 +359,20 @@ class Windowed:
             name = fields.pop("name", None)
         if not fields:
             raise PipelineError(f'{where}: name an aggregate, such as total=millwheel.agg.sum("price")')
+        taken = ("key", "start", "end", *(("revision",) if self._lateness or self._early is not None else ()))
         for field in fields:
-            if field in ("key", "start", "end", "revision"):
-                raise PipelineError(f"{where}: {field!r} is a field that every window has: use another name")
+            if field in taken:
+                raise PipelineError(f"{where}: {field!r} is a field that this window has: use another name")
         found = {field: as_aggregate(given, f"{where}: {field}") for field, given in fields.items()}
         return self._add("aggregate", name, found)
 
+    @operator()
     def reduce(self, name: str, function: Callable[[Any, Any], Any]) -> Stream:
         """The values folded by a function of two, in any order: ``"value"``."""
         checked_function(f"{self!r}.reduce", function)
         return self._add("reduce", name, {"value": Reduce(function)})
 
+    @operator()
     def collect(self, name: str) -> Stream:
         """All values, by timestamp: ``"values"``."""
         return self._add("collect", name, {"values": Collect()})

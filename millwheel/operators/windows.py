@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millwheel.errors import PipelineError
+from millwheel.operators.arguments import operator
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ Fixed = Tumbling | Sliding
 Window = Tumbling | Sliding | Session
 
 
+@operator("windows")
 def tumbling(size: int, offset: int = 0) -> Tumbling:
     """Consecutive windows of ``size`` microseconds, from ``offset`` on.
 
@@ -66,6 +68,7 @@ def tumbling(size: int, offset: int = 0) -> Tumbling:
     return Tumbling(duration("tumbling: size", size), duration("tumbling: offset", offset, least=None))
 
 
+@operator("windows")
 def sliding(size: int, every: int) -> Sliding:
     """Windows of ``size`` microseconds, one each ``every``; with overlaps or gaps.
 
@@ -75,6 +78,7 @@ def sliding(size: int, every: int) -> Sliding:
     return Sliding(duration("sliding: size", size), duration("sliding: every", every))
 
 
+@operator("windows")
 def session(gap: int) -> Session:
     """A window from a key's first record to ``gap`` microseconds after its last."""
     return Session(duration("session: gap", gap))

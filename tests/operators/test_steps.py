@@ -235,8 +235,43 @@ BAD: dict[str, Any] = {
     "a name that an injector has": (lambda s: s.map(len).named("b"), "an injector writes a stream 'b'"),
     "a name that an operator has": (lambda s: (counted(s, "n"), s.named("n")), "computation 'n' writes"),
     "an operator with the name of a step": (lambda s: (s.named("n"), counted(s, "n")), "already"),
+    "an aggregate called revision where there are revisions": (
+        lambda s: (
+            s.key_by("k").window(mw.windows.tumbling(1), early=1).aggregate("x", revision=mw.agg.count())
+        ),
+        "'revision'",
+    ),
+    "a field that is async": (lambda s: mw.agg.sum(later), "async"),
+    "an argument of a window that there is not": (
+        lambda s: s.key_by("k").window(mw.windows.tumbling(1), latenes=1),
+        r"KeyedStream\('a'\).window: .*'latenes'. It takes window\(window, \*, lateness=0, early=None, late=",
+    ),
+    "an argument of count that there is not": (
+        lambda s: s.key_by("k").window(mw.windows.tumbling(1)).count(foo=1),
+        r"window\(tumbling\(1\)\).count: .* It takes count\(name\)",
+    ),
+    "a join without a span": (
+        lambda s: s.key_by("k").join(s.key_by("k"), name="x"),
+        r"join: .*'within'. It takes join\(other, \*, within, how='inner', name=''\)",
+    ),
+    "too many arguments": (lambda s: s.map(len, len), r"map: too many .* It takes map\(function\)"),
+    "an aggregate without its field": (
+        lambda s: mw.agg.sum(),
+        r"agg.sum: .*'field'. It takes sum\(field\)",
+    ),
+    "a window without its size": (
+        lambda s: mw.windows.sliding(10),
+        r"windows.sliding: .*'every'. It takes sliding\(size, every\)",
+    ),
+    "an option that add does not have": (
+        lambda s: s.key_by("k").process(Seen(), outputs=["x"], inorder=True),
+        r"process: .*'inorder'. It takes add\(computation, \*, .*in_order=False",
+    ),
     "a stream that is made of itself": (lambda s: counted(counted(s.map(len), "n"), "a"), "its own input"),
 }
+
+
+async def later(value: Any) -> Any: ...
 
 
 def counted(stream: mw.Stream, name: str) -> mw.Stream:
@@ -251,6 +286,39 @@ def test_a_mistake_is_an_error_when_it_is_made(mistake: str) -> None:
     p.inject("b", source())
     with pytest.raises(mw.PipelineError, match=words):
         make(stream)
+
+
+def test_a_stream_without_keys_has_no_operators_of_keyed_ones() -> None:
+    stream = mw.Pipeline("keys").inject("a", source())
+    assert not hasattr(stream, "window")
+    assert hasattr(stream.key_by("k"), "window")
+    with pytest.raises(AttributeError, match="key_by"):
+        _ = stream.process
+
+
+def test_a_field_is_called_revision_where_no_revision_is_emitted() -> None:
+    p = mw.Pipeline("fields")
+    window = p.inject("a", source()).key_by("k").window(mw.windows.tumbling(10))
+    window.aggregate("out", revision=mw.agg.max("n"))
+    h = mw.testing.Harness(p)
+    h.send("a", {"k": "x", "n": 7}, timestamp=1)
+    h.drain()
+    assert [record.value for record in h.output("out")] == [
+        {"key": "x", "start": 0, "end": 10, "revision": 7}
+    ]
+
+
+def test_a_class_is_a_function_of_a_value() -> None:
+    p = mw.Pipeline("classes")
+    numbers = p.inject("a", source()).map(lambda value: value["n"]).key_by(str)
+    numbers.window(mw.windows.tumbling(10)).aggregate("out", total=mw.agg.sum(float), n=mw.agg.count(int))
+    h = mw.testing.Harness(p)
+    h.send("a", {"n": "7"}, timestamp=1)
+    h.send("a", {"n": "7"}, timestamp=2)
+    h.drain()
+    assert [(record.key, record.value["total"], record.value["n"]) for record in h.output("out")] == [
+        ("7", 14.0, 2)
+    ]
 
 
 @pytest.mark.parametrize(
