@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from millwheel.errors import InputError, MillWheelError, shorten
 from millwheel.injectors.pgoutput import Change, Decoder, plain_loader
+from millwheel.injectors.postgres_listen import Listener
 from millwheel.injectors.postgres_slot import SCHEMA, Copied, Slot, text_of
 from millwheel.injectors.units import BadLine, Unit, check_name, to_time
 from millwheel.model.extras import import_extra
@@ -22,6 +24,7 @@ _POLL = 0.05  # seconds between two looks into the slot, each of which the serve
 IDLE = 10.0  # seconds after which a slot without changes is advanced, so that the server's log can go
 AT_ONCE = 100_000  # messages counted at once; a transaction is never cut
 _BATCH = 5_000
+_NAME = 64  # bytes, with its end: PostgreSQL cuts off longer names of channels
 SLACK = 5 * SECOND  # commits are ordered by position, and their times by little less
 
 
@@ -38,6 +41,9 @@ class PostgresChanges(Injector):
 
     The timestamp is that of the commit, or of the column ``timestamp`` of the row (in ``unit``). The records
     of a transaction come in one epoch, in order. `millwheel.run` reads to where the server was when it began.
+
+    ``channel`` is one that a trigger of the tables notifies (``NOTIFY``): then the server is asked at once
+    after a commit, and otherwise four times a second, in place of twenty.
     """
 
     in_turn = True
@@ -48,6 +54,7 @@ class PostgresChanges(Injector):
         publication: str,
         *,
         slot: str | None = None,
+        channel: str | None = None,
         timestamp: str | None = None,
         unit: Unit | None = None,
         slack: int = SLACK,
@@ -63,7 +70,12 @@ class PostgresChanges(Injector):
         check_name(unit, "PostgresChanges")
         if slot is not None and not (slot and set(slot) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")):
             raise MillWheelError(f"PostgresChanges: slot has small letters, digits and _, not {slot!r}")
+        if channel is not None and not 0 < len(channel.encode()) < _NAME:
+            raise MillWheelError(f"PostgresChanges: channel is a name of PostgreSQL, not {channel!r}")
         self._publication = publication
+        self._channel = channel
+        self._listener: Listener | None = None
+        self._notified = threading.Event()
         self._given_slot = slot
         self._timestamp = timestamp
         self._unit = unit
@@ -88,6 +100,15 @@ class PostgresChanges(Injector):
     def __repr__(self) -> str:
         return f"PostgresChanges({without_secrets(self._url)!r}, {self._publication!r})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes that a task needs: no thread of the driver's."""
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_listener", "_notified")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _listener=None, _notified=threading.Event())
+
     def open(self, *, follow: bool) -> None:
         self.bounded = not follow
         self.slack = self._wanted_slack if follow else None
@@ -109,6 +130,17 @@ class PostgresChanges(Injector):
         except InputError as error:
             raise InputError(f"{self!r}: {error}") from None
 
+    def notify(self, wake: Callable[[], None]) -> bool:
+        if self.bounded or self._channel is None or self._listener is not None:
+            return False
+
+        def notified() -> None:
+            self._notified.set()
+            wake()
+
+        self._listener = Listener(self._url, self._channel, notified)
+        return True
+
     def run_begins(self) -> None:
         self._last, self._polled, self._complete = None, 0.0, False
 
@@ -117,7 +149,9 @@ class PostgresChanges(Injector):
         if self._last is None:
             self._last = self._asked(self._slot.flushed)
         now = time.monotonic()
-        if now - self._polled >= _POLL or (self.bounded and not self._complete):
+        notified = self._notified.is_set()
+        if notified or now - self._polled >= _POLL or (self.bounded and not self._complete):
+            self._notified.clear()  # before the look: what is notified during it is for the next one
             self._polled = now
             self._look(now, self._last)
         start = copied.position if self._read is None else self._read[1]
@@ -168,6 +202,9 @@ class PostgresChanges(Injector):
         return "the slot keeps no change that is committed"
 
     def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         self._slot.close()
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
