@@ -24,6 +24,7 @@ from millwheel.master.intervals import check_slots, shard_count, tablet_count
 from millwheel.master.options import Options, OptionValues, takes_options
 from millwheel.master.sizing import Sizer
 from millwheel.master.standby import Standby
+from millwheel.master.standby_audit import StandbyAudit
 from millwheel.master.status import Report
 from millwheel.model.graph import Graph, build
 from millwheel.model.keys import TABLETS
@@ -195,7 +196,9 @@ class _Launch:
             warm(self._context)
         while True:
             if standby is not None:  # which has checked whether the leader has failed
-                self._options = replace(options, takeover=standby.wait())
+                with StandbyAudit(store):
+                    takeover = standby.wait()
+                self._options = replace(options, takeover=takeover)
             try:
                 changes = change_at_start(graph, store, options.accept)
                 driver, executor = self.drive(graph, Start.RUN)

@@ -12,7 +12,7 @@ from typing import Any
 logger = logging.getLogger("millwheel.postgres")
 
 _AGAIN = 1.0  # seconds after an error: the server is polled meanwhile
-_KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_KEEPALIVE: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 
 class Listener:

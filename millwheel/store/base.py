@@ -111,6 +111,13 @@ class Store(abc.ABC):
         """Raises a `StoreError` if a file is damaged; a server checks its own."""
         return None
 
+    def verify_ahead(self, interrupted: Callable[[], bool]) -> int:
+        """Does ahead of time, while another driver leads, what `lock` would have to verify.
+
+        Returns the number of pages that were new; ends early once ``interrupted()``.
+        """
+        return 0
+
     def compact(self) -> tuple[int, int]:
         """Frees unused space; returns the bytes before and after. The lock must be held."""
         raise StoreError(f"{self.address} cannot be compacted: it keeps no more than it needs")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from millwheel.store.lmdb.checksum import is_whole
+from millwheel.store.lmdb.known_pages import KnownPages
 from millwheel.store.lmdb.pages import HEADER, NO_ROOT, Damaged, Meta, Tree
 
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4  # flags of pages
@@ -20,14 +21,18 @@ _BIG = 1  # the flag of an entry whose value is in pages of its own
 _INTEGER_KEYS = 8  # the flag of a map: that of the free pages, by transaction
 _NODE = struct.Struct("<HHHH")  # of an entry: size (two halves), flags, bytes of the key
 _NUMBER = struct.Struct("<Q")
+_OFFSET = struct.Struct("<H")
 _PAGES = struct.Struct("<I")
 
 Entry = Callable[[bytes, bytes], None]
 
 
-def audit(path: Path, file: int, meta: Meta) -> None:
-    """Raises `Damaged` if the state of a meta page is not what was written."""
-    found = _Audit(path, file, meta)
+def audit(path: Path, file: int, meta: Meta, known: KnownPages | None = None) -> None:
+    """Raises `Damaged` if the state of a meta page is not what was written.
+
+    All pages are read. Entries of a leaf whose bytes are in ``known`` were audited before.
+    """
+    found = _Audit(path, file, meta, known)
     found.tree(meta.free, _INTEGER_KEYS, found.free_pages)
     found.tree(meta.main, 0, found.entry)
     if any(used and free for used, free in zip(found.used, found.free, strict=True)):
@@ -37,7 +42,8 @@ def audit(path: Path, file: int, meta: Meta) -> None:
 class _Audit:
     """One state of one file."""
 
-    def __init__(self, path: Path, file: int, meta: Meta) -> None:
+    def __init__(self, path: Path, file: int, meta: Meta, known: KnownPages | None) -> None:
+        self._known = known
         self._path = path
         self._file = file
         self._size = meta.page_size
@@ -61,9 +67,17 @@ class _Audit:
     def _walk(self, number: int, depth: int, integers: bool, entry: Entry) -> tuple[bytes, bytes, int]:
         """The first key, the last one, and the number of entries below a page."""
         kind = _BRANCH if depth > 1 else _LEAF
-        page, offsets = self._page(number, kind)
+        self._use(number, 1)
+        page = os.pread(self._file, self._size, number * self._size)
+        known = self._known if kind == _LEAF and not integers else None
+        if known is not None and known.has(number, page):
+            return self._ends(number, page)
+        offsets = self._offsets(number, page, kind)
         if kind == _LEAF:
-            return self._leaf(number, page, offsets, integers, entry)
+            first, last, entries, alone = self._leaf(number, page, offsets, integers, entry)
+            if known is not None and alone:
+                known.add(number, page)
+            return first, last, entries
         nodes = [self._child(number, page, offset) for offset in offsets]
         self._tiled(
             number, page, [(offset, 8 + len(key)) for offset, (key, _) in zip(offsets, nodes, strict=True)]
@@ -80,15 +94,22 @@ class _Audit:
             entries += count
         return first, last, entries
 
-    def _page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
-        self._use(number, 1)
-        page = os.pread(self._file, self._size, number * self._size)
+    def _ends(self, number: int, page: bytes) -> tuple[bytes, bytes, int]:
+        """As `_walk`, of a leaf that was audited: its first and its last entry are read."""
+        count = (HEADER.unpack_from(page)[3] - HEADER.size) // 2
+        first, last = (
+            _OFFSET.unpack_from(page, HEADER.size + 2 * position)[0] for position in (0, count - 1)
+        )
+        return self._child(number, page, first)[0], self._child(number, page, last)[0], count
+
+    def _offsets(self, number: int, page: bytes, kind: int) -> tuple[int, ...]:
+        """Where the entries of a page are."""
         if len(page) < self._size:
             raise self._damaged(f"page {number} is missing: the file was cut off")
         own, _, flags, lower, upper = HEADER.unpack_from(page)
         if own != number or flags != kind or lower % 2 or not HEADER.size < lower <= upper <= self._size:
             raise self._damaged(f"page {number} has a wrong header")
-        return page, struct.unpack_from(f"<{(lower - HEADER.size) // 2}H", page, HEADER.size)
+        return struct.unpack_from(f"<{(lower - HEADER.size) // 2}H", page, HEADER.size)
 
     def _use(self, first: int, count: int) -> None:
         if first < 2 or first + count > len(self.used):
@@ -110,8 +131,10 @@ class _Audit:
 
     def _leaf(
         self, number: int, page: bytes, offsets: tuple[int, ...], integers: bool, entry: Entry
-    ) -> tuple[bytes, bytes, int]:
+    ) -> tuple[bytes, bytes, int, bool]:
+        """As `_walk`, and whether all values are in the page itself."""
         first = last = None
+        alone = True
         places = []
         unpack, limit = _NODE.unpack_from, self._size - 8
         for offset in offsets:
@@ -124,6 +147,7 @@ class _Audit:
             if flags == _BIG:
                 value = self._overflow(number, page, start, size)
                 size = 8
+                alone = False
             elif flags or start + size > self._size:
                 raise self._damaged(f"page {number} has an entry with a wrong header")
             else:
@@ -138,7 +162,7 @@ class _Audit:
         self._tiled(number, page, places)
         assert first is not None
         assert last is not None
-        return first, last, len(offsets)
+        return first, last, len(offsets), alone
 
     def _overflow(self, number: int, page: bytes, start: int, size: int) -> bytes:
         if start + 8 > self._size:

@@ -22,6 +22,7 @@ from millwheel.errors import StoreError
 from millwheel.store.base import Guard
 from millwheel.store.lmdb.audit import audit
 from millwheel.store.lmdb.checksum import seal_all, sealed
+from millwheel.store.lmdb.known_pages import KnownPages
 from millwheel.store.lmdb.lmdb_errors import DATA, explained
 from millwheel.store.lmdb.lmdb_snapshot import WRITES, CheckedSnapshot, LmdbSnapshot
 from millwheel.store.lmdb.manifest import private_folder
@@ -66,6 +67,7 @@ class LmdbShard:
         self._still = still
         self._checked = checked
         self._witness = witness
+        self._known: KnownPages | None = None
         self._lock = threading.RLock()
         self._reading = 0
         with explained(path):
@@ -189,8 +191,28 @@ class LmdbShard:
                     f"transaction {meta.transaction} is the last, and it was closed at {mark.transaction}: "
                     "this is an older copy",
                 )
-            if mark is None or mark != Mark(meta.transaction, digest_of(file)):
-                audit(path, file, meta)
+            if (
+                mark is None
+                or mark.transaction != meta.transaction
+                or mark.digest != digest_of(file)  # which reads the file: last
+            ):
+                audit(path, file, meta, self._known)
+
+    def verify_ahead(self, interrupted: Callable[[], bool]) -> int:
+        """Audits the file, so that `verify` need not repeat it for pages that stay as they are.
+
+        Returns the number of pages whose entries were read. Others may write meanwhile.
+        """
+        if self._known is None:
+            self._known = KnownPages()
+        before = self._known.added
+        self._known.interrupted = interrupted
+        try:
+            with self._pinned() as (file, meta):
+                audit(self._path / DATA, file, meta, self._known)
+        finally:
+            self._known.interrupted = None
+        return self._known.added - before
 
     def mark(self) -> Mark:
         """The file's current mark; wrong if another process writes meanwhile."""

@@ -22,6 +22,7 @@ from millwheel.model.keys import TABLETS
 from millwheel.store.base import Shard, Store
 from millwheel.store.formats import check_tablets
 from millwheel.store.lmdb.environment import LmdbShard
+from millwheel.store.lmdb.known_pages import Interrupted
 from millwheel.store.lmdb.lmdb_errors import DATA, DRIVER_LOCK, explained, holder
 from millwheel.store.lmdb.manifest import Identity, decide_identity, private_folder, read_identity
 from millwheel.store.lmdb.older_copies import refuse_older_copies
@@ -31,6 +32,8 @@ _FIRST_MAP = 256 << 20  # address space, not disk; it doubles when it is full
 _VERIFIED_TO_LOOK = (
     1 << 30
 )  # bytes: up to a second; larger stores are verified by `store check` and the next run
+_VERIFIED_AHEAD = 8 << 30
+"""Bytes: while an audit reads a state of the file, the leader cannot reuse the pages that it frees."""
 _OLD_IDENTITY = b"shards"  # of a store of format 1: an entry of its journal
 
 
@@ -175,6 +178,14 @@ class LmdbStore(Store):
             shard.verify(seal.get(shard.path.name))
         *shards, journal = self._open
         refuse_older_copies(self._path, journal, shards)
+
+    def verify_ahead(self, interrupted: Callable[[], bool]) -> int:
+        if self.size() > _VERIFIED_AHEAD:
+            return 0
+        try:
+            return sum(shard.verify_ahead(interrupted) for shard in self._open)
+        except Interrupted:
+            return 0
 
     def _write_seal(self) -> None:
         """Records the state of the files, for the next owner of the store.
