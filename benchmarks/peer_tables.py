@@ -174,13 +174,41 @@ def _objects(result: dict[str, Any]) -> str:
             case["LMDB"]["median"],
             f"{case['of_lmdb']:.2f}",
             f"{case['target']:g}",
-            ", ".join(f"{count:,} {name}" for name, count in case["requests"].items()),
-            f"{case['dollars']:.4f}",
         ]
         for case in result["cases"]
     ]
+    costs: list[list[object]] = [
+        [
+            case["keys"],
+            ", ".join(f"{count:,} {name}" for name, count in case["requests"].items()),
+            f"{case['dollars']:.4f}",
+            *(f"{count / 1e6:,.1f} MB" for count in case["bytes"].values()),
+            "; ".join(f"{name} {price:.4f}" for name, price in case["dollars_of_bytes"].items()),
+        ]
+        for case in result["cases"]
+    ]
+    delayed: list[list[object]] = [
+        [
+            case["keys"],
+            case["without"]["median"],
+            case["with"]["median"],
+            f"{case['ratio']:.2f}",
+            f"{case['target']:g}",
+            f"{case['shortest']:.0f} s",
+        ]
+        for case in result["delayed"]
+    ]
     head = ["keys", "object storage, records/s", "LMDB, records/s", "ratio", "goal"]
-    return markdown.table([*head, "requests for a million records", "dollars for them"], rows)
+    cost = ["keys", "requests for a million records", "dollars", "sent", "received", "dollars for the bytes"]
+    late = f"with {result['delay'] * 1e3:.0f} ms before each request"
+    slow = [f"keys, epochs of {result['epoch']:g} s", "without delay, records/s", late, "ratio", "goal"]
+    return "\n\n".join(
+        [
+            markdown.table(head, rows),
+            markdown.table(cost, costs),
+            markdown.table([*slow, "shortest run"], delayed),
+        ]
+    )
 
 
 def _start(result: dict[str, Any]) -> str:

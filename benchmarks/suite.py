@@ -75,7 +75,7 @@ LENGTHS = {
     "io": Length(1_200, 35),
     "memory": Length(2_400, 25),
     "postgres": Length(1_200, 25),
-    "objects": Length(1_200, 30),
+    "objects": Length(1_200, 40),
     "manykeys": Length(2_400, 20),
     "soak": Length(5_400, 30),
 }

@@ -126,7 +126,9 @@ class Comparison:
             "passed": same and ratio >= self._case.target,
         }
 
-    def millwheel(self, source: data.Input, store: str | None = None) -> tuple[counted.Windows, float]:
+    def millwheel(
+        self, source: data.Input, store: str | None = None, **options: Any
+    ) -> tuple[counted.Windows, float]:
         """The windows that millwheel finds, with LMDB or another store, and the seconds that it takes."""
         folder = self._fresh()
         started = time.perf_counter()
@@ -135,6 +137,7 @@ class Comparison:
             store=folder / "store" if store is None else store,
             spark=self._spark,
             progress=False,
+            **options,
         )
         seconds = time.perf_counter() - started
         counts = counted.of_computation(folder / "out")
