@@ -169,6 +169,8 @@ def _parser() -> argparse.ArgumentParser:
     rounds(command, "turns of each system (default: 3)")
     command.add_argument("--only", action="append", metavar="QUERY", help="this query; may be repeated")
     add("io", "reading, each injector against the plain reader; 10,000 files, and one of 2 GB")
+    command = add("s3_input", "a gigabyte of JSON lines from S3 on loopback and from disk, in turns")
+    rounds(command, "turns of each (default: 3)")
     command = add("memory", "many distinct keys through a driver of 4 GB and workers of 1 GB")
     command.add_argument("--keys", type=int, help="how many keys (default: 10,000,000)")
     command = add("postgres", "windowed counts by key: PostgreSQL, LMDB and transformWithState")

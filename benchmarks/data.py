@@ -33,22 +33,28 @@ class Input:
         return os.fspath(self.folder / "*.jsonl")
 
 
-def generate(folder: Path, *, keys: int, records: int, files: int, seed: int = 1) -> Input:
+def generate(folder: Path, *, keys: int, records: int, files: int, seed: int = 1, text: int = 0) -> Input:
     """Writes the files. A last one holds a single record from the future.
 
     A peer whose watermark only follows the records needs it to close the last windows; all read it.
+    With ``text``, each record has a field of so many characters besides, which nobody reads.
     """
     folder.mkdir(parents=True)
     source = random.Random(seed)
     step = SECOND / RATE
     number = 0
+    pool = "".join(source.choices("abcdefghijklmnopqrstuvwxyz    ", k=20 * text))
     for index in range(files):
         share = records // files + (index < records % files)
         lines = []
         for _ in range(share):
             time = _BEGIN + int(number * step) - source.randrange(DISORDER)
             query, user = source.randrange(keys), source.randrange(1_000_000)
-            lines.append(f'{{"time": {time}, "query": "{KEY}{query}", "user": "user-{user}"}}\n')
+            more = ""
+            if text:
+                begin = source.randrange(19 * text)
+                more = f', "text": "{pool[begin : begin + text]}"'
+            lines.append(f'{{"time": {time}, "query": "{KEY}{query}", "user": "user-{user}"{more}}}\n')
             number += 1
         _write(folder / f"log-{index:04d}.jsonl", "".join(lines), index)
     last = _BEGIN + int(records * step) + 10 * DISORDER

@@ -8,7 +8,6 @@ Besides, what 10,000 files and one file of 2 GB cost when a pipeline starts.
 from __future__ import annotations
 
 import csv
-import gc
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from pyspark.sql import SparkSession
 
 import millwheel as mw
 from benchmarks import results
+from benchmarks.reading import PIECE, records_in_tasks
 from benchmarks.session import session
 
 _RECORDS = 500_000
@@ -35,7 +35,6 @@ _SMALL_FILES = 10_000
 _BIG_BYTES = 2 << 30
 _MESSAGES = 200_000
 _POSTED = 20_000
-_PIECE = 100_000  # records that a task reads at once, as in an epoch
 _TARGET = 2.0
 _SCHEMA = "id long, time long, query string, region string"
 
@@ -124,28 +123,7 @@ def _write_input(work: Path, records: int) -> None:
             writer.writerows(values)
         with open(work / f"{part}.lines", "w") as file:
             file.writelines(f"{v['id']} {v['time']} {v['region']} {v['query']}\n" for v in values)
-        pq.write_table(pa.Table.from_pylist(values), work / f"{part}.parquet", row_group_size=_PIECE)
-
-
-def _read(spark: SparkSession, injector: mw.Injector) -> int:
-    """Reads all that an injector has in tasks, cut as for an epoch; gives the number of records."""
-    ranges = []
-    for partition, end in injector.poll().items():
-        start: Any = None
-        while end is not None and start != end:
-            cut = injector.bound(partition, start, end, _PIECE)
-            ranges.append((partition, start, cut))
-            start = cut
-
-    def count(items: Any) -> Any:
-        gc.disable()  # as in every task of an epoch
-        for item in items:
-            yield sum(len(batch.timestamps) for batch in injector.read_batches(*item) or ())
-        gc.enable()
-
-    context = spark.sparkContext
-    slices = min(len(ranges), context.defaultParallelism * 4)
-    return sum(context.parallelize(ranges, slices).mapPartitions(count).collect())
+        pq.write_table(pa.Table.from_pylist(values), work / f"{part}.parquet", row_group_size=PIECE)
 
 
 def _rate(records: int, read: Callable[[], int | None], seconds: list[float]) -> None:
@@ -187,7 +165,7 @@ def _files(spark: SparkSession, work: Path, name: str, records: int, rounds: int
             frame = spark.read.text(pattern)
         frame.write.format("noop").mode("overwrite").save()
 
-    return _compare(records, lambda: _read(spark, injector), plain, rounds)
+    return _compare(records, lambda: records_in_tasks(spark, injector), plain, rounds)
 
 
 def _table(spark: SparkSession, work: Path, records: int, rounds: int) -> dict[str, float]:
@@ -198,7 +176,7 @@ def _table(spark: SparkSession, work: Path, records: int, rounds: int) -> dict[s
     def ours() -> int:
         injector = mw.injectors.SparkTable(frame, timestamp="time", spool=work / f"spool-{next(turn)}")
         injector.begin("benchmark", "in")
-        return _read(spark, injector)
+        return records_in_tasks(spark, injector)
 
     return _compare(records, ours, lambda: frame.write.format("noop").mode("overwrite").save(), rounds)
 

@@ -73,6 +73,7 @@ LENGTHS = {
     "nexmark": Length(1_800, 35),
     "nexmark_field": Length(7_200, 50),
     "io": Length(1_200, 35),
+    "s3_input": Length(1_800, 35),
     "memory": Length(2_400, 25),
     "postgres": Length(1_200, 25),
     "objects": Length(1_200, 40),

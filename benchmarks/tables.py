@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import markdown, peer_tables, planted
+from benchmarks import input_tables, markdown, peer_tables, planted
 
 _PERCENTILES = ("p50", "p95", "p99")
 
@@ -381,6 +381,7 @@ def _clock(moment: int) -> str:
 
 RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     **peer_tables.RENDERERS,
+    **input_tables.RENDERERS,
     "overhead": _overhead,
     "skew": _skew,
     "soak": _soak,
