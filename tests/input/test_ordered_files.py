@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,43 @@ def test_twenty_thousand_files_take_no_more_memory_than_four_thousand(tmp_path: 
     line.write_bytes(_line(1))
     peak(10)  # imports and caches
     assert peak(20_000) < 1.2 * peak(4_000)
+
+
+class _Bucket:
+    """A prefix of any number of objects, which lists pages of a thousand behind a name."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def list(self, client: Any, *, offset: str | None = None) -> Iterator[list[dict[str, Any]]]:
+        begin = 0 if offset is None else int(offset.removesuffix(".jsonl")) + 1
+        for first in range(begin, self._count, 1_000):
+            numbers = range(first, min(first + 1_000, self._count))
+            yield [{"path": f"{n:07d}.jsonl", "size": 100, "e_tag": f'"{n:x}"'} for n in numbers]
+
+
+def test_a_million_objects_take_no_more_memory_than_ten_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the blocks of memory that are in use: to trace each allocation would take a minute."""
+
+    def most(count: int) -> int:
+        monkeypatch.setattr("obstore.list", _Bucket(count).list)
+        files = mw.injectors.OrderedFiles(f"s3://bucket/logs-{count}/*.jsonl", timestamp="t")
+        files.open(follow=False)
+        read, offset, most = 0, None, 0
+        before = sys.getallocatedblocks()
+        while (end := files.poll()["objects"]) != offset:
+            most = max(most, sys.getallocatedblocks() - before)
+            found = pieces(offset, end)
+            assert len(found) <= object_sequence.WINDOW
+            read += len(found)
+            offset = end
+            files.commit({"objects": offset})
+        assert read == count
+        assert files.low_watermark("objects", offset) == mw.MAX_TIME
+        return most
+
+    most(5_000)  # imports and caches
+    assert most(1_000_000) < 1.5 * most(10_000)
 
 
 class _Dies(BaseException):
