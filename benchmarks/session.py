@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from benchmarks.processes import java_processes
-from millwheel.spark.session import SETTINGS
+from millwheel.spark.session import settings_of
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,7 +35,7 @@ def session(
         os.environ["PYTHONPATH"] = os.fspath(_ROOT) + (os.pathsep + path if path else "")
     builder = SparkSession.builder.appName("benchmarks").master(f"local[{cores or os.cpu_count() or 1},4]")
     wanted = {
-        **SETTINGS,
+        **settings_of(pyspark.__version__),
         "spark.driver.memory": memory,
         "spark.local.dir": os.fspath(work / "spark"),
         "spark.sql.warehouse.dir": os.fspath(work / "warehouse"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-SETTINGS = {
+_SETTINGS = {
     # A loopback TCP socket between the JVM and its Python workers costs 40 ms a stage (delayed ACK).
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
@@ -29,6 +29,8 @@ SETTINGS = {
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.task.maxFailures": "4",
 }
+_SINCE = {"spark.python.unix.domain.socket.enabled": (4, 1)}
+"""The first version of Spark with a setting, where it is not older than 3.5."""
 
 LOG = "MILLWHEEL_SPARK_LOG"
 """The environment variable for the level of Spark's log; ``ERROR`` by default."""
@@ -44,6 +46,34 @@ _NO_CONNECT = (
     "application (spark-submit, or SparkSession.builder.master(...) without remote(...) and SPARK_REMOTE); "
     "on Databricks use compute with dedicated access"
 )
+
+
+def settings_of(version: str) -> dict[str, str]:
+    """Return millwheel's settings for a version of Spark: those that it has.
+
+    >>> [name for name in settings_of("4.1.0") if name not in settings_of("4.0.5")]
+    ['spark.python.unix.domain.socket.enabled']
+    """
+    had = _numbers(version)
+    return {name: value for name, value in _SETTINGS.items() if had >= _SINCE.get(name, (3, 5))}
+
+
+def java_of(version: str) -> str:
+    """Return which versions of Java a version of Spark runs on.
+
+    >>> java_of("3.5.9"), java_of("4.3.0")
+    ('Java 8, 11 or 17', 'Java 17 or newer')
+    """
+    return "Java 8, 11 or 17" if _numbers(version) < (4, 0) else "Java 17 or newer"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version.
+
+    >>> _numbers("4.2.0.dev1"), _numbers("3.5.2-amzn-1")
+    ((4, 2), (3, 5))
+    """
+    return tuple(int(number) for number in version.split(".")[:2])
 
 
 def local_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -77,6 +107,7 @@ def local_context(
     """
     _import_pyspark()
     from pyspark import SparkConf, SparkContext
+    from pyspark import __version__ as version
 
     from millwheel.spark.jvm import forget_the_dead
 
@@ -92,7 +123,7 @@ def local_context(
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = SparkConf().setAppName("millwheel").setMaster(master).setAll([*SETTINGS.items()])
+    conf = SparkConf().setAppName("millwheel").setMaster(master).setAll([*settings_of(version).items()])
     conf.setAll([*(settings or {}).items()])
     try:
         if SparkContext._gateway is None:
@@ -100,7 +131,7 @@ def local_context(
         context = SparkContext.getOrCreate(conf)
     except Exception as error:
         raise EngineError(
-            f"Spark could not be started ({_first_line(error)}): it needs Java 17 or newer; "
+            f"Spark could not be started ({_first_line(error)}): Spark {version} needs {java_of(version)}; "
             "set JAVA_HOME, or install one (Debian: apt-get install openjdk-17-jre-headless)"
         ) from error
     context.setLogLevel(os.environ.get(LOG, "ERROR"))
