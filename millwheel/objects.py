@@ -284,7 +284,7 @@ class Folder:
         return sorted(found, key=lambda entry: entry.name)[:most]
 
     def remove_unfinished(self, age: float = _ABANDONED) -> int:
-        """Removes files that killed processes have left, if they are old; returns their number."""
+        """Removes old files that killed processes have left; returns their number."""
         before = time.time() - age
         found = 0
         with self._explained():

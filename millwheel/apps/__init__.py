@@ -1,1 +1,1 @@
-"""Applications: what is built with millwheel, beside the engine. No module of the engine imports them."""
+"""Applications built with millwheel. No module of the engine imports them."""

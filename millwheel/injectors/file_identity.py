@@ -101,7 +101,10 @@ def identify(path: str, stat: os.stat_result, end: int, lines: int | None) -> Id
 
 
 def packs(path: str, other: str) -> bool:
-    """Whether a packed file, finished or not, has the first kilobyte of another, or the beginning of it."""
+    """Whether a packed file, finished or not, begins as another one.
+
+    The first kilobyte is compared, or as much of it as there is.
+    """
     data, whole = b"", False
     with open(path, "rb") as plain, unpacked(path, plain) as file:
         try:

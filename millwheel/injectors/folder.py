@@ -184,7 +184,7 @@ class Folder:
         return False
 
     def _is_being_packed(self, path: str) -> bool:
-        """Whether a packed file is a copy of the known file beside it, perhaps unfinished."""
+        """Whether a packed file is a copy, perhaps unfinished, of the file beside it."""
         try:
             return packs(path, stem(path))
         except OSError:

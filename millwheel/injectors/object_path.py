@@ -85,7 +85,9 @@ class ObjectPath(str):
 
 
 class _Piece(io.RawIOBase):
-    """A range of an object, block by block, the next ones on their way; a replaced object is an error.
+    """Reads a range of an object, block by block, with read-ahead.
+
+    A replaced object is an error.
 
     Without reading ahead a task waits for the network while it could parse: `python -m benchmarks s3`.
     """

@@ -44,7 +44,7 @@ class Relation:
     """Whether its key columns are those of its primary key (REPLICA IDENTITY DEFAULT)."""
 
     def key(self, primary: Sequence[str]) -> list[str]:
-        """The columns that name a row: the primary key at the time of the change, as far as it is known.
+        """The columns that name a row: the primary key at the time of the change.
 
         ``primary`` is the present one.
         """

@@ -212,7 +212,7 @@ class Slot:
         return Copied(position, taken_at, tables, rows)
 
     def _published(self, connection: Any, table: str) -> str:
-        """Return the query of a table's rows as its changes have them: the published columns and rows.
+        """Return the query of a table's published columns and rows.
 
         The rows of tables that inherit from it are their own tables' rows.
         """

@@ -10,7 +10,10 @@ from millwheel.model.sink import Sink
 
 
 class Connections:
-    """Invariant: each is closed once, in reverse order, also if opening or closing one failed."""
+    """The open injectors and sinks of a driver.
+
+    Invariant: each is closed once, in reverse order, also if opening or closing one failed.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

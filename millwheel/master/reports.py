@@ -1,4 +1,4 @@
-"""The reports of an epoch: from the frames of its last level, and to sinks in memory."""
+"""The reports of an epoch, from its frames and to sinks in memory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ _FORM = re.compile(
 
 
 def parse_on_3_10(text: str) -> datetime.datetime:
-    """The time of a text, where ``fromisoformat`` only reads what ``isoformat`` writes.
+    """The time of a text, also for a Python that reads few forms of ISO 8601.
+
+    There ``fromisoformat`` only reads what ``isoformat`` writes.
 
     Dates by week are not read.
 

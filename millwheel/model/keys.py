@@ -28,7 +28,7 @@ _digest = xxhash.xxh3_64_digest
 
 
 def is_tablets(number: object) -> bool:
-    """Whether a store can have such a number of tablets: a power of two from 64 to 4,096."""
+    """Whether a number of tablets is valid: a power of two from 64 to 4,096."""
     return isinstance(number, int) and TABLETS <= number <= MOST_TABLETS and not number & (number - 1)
 
 
@@ -105,7 +105,7 @@ _SEPARATOR = (
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Return the key of several texts, each escaped, so that different ones give different keys.
+    """Return the key of several texts, escaped: different ones give different keys.
 
     >>> joined(["a", "b|c"]), joined(["a|b", "c"])
     ('a|b\\\\|c', 'a\\\\|b|c')
@@ -287,5 +287,5 @@ def fingerprint(data: bytes) -> bytes:
 
 
 def tablet(key: str, tablets: int = TABLETS) -> int:
-    """The tablet of a key, of ``tablets`` in total: the first bits of its fingerprint."""
+    """The tablet of a key, of ``tablets``: the first bits of its fingerprint."""
     return xxhash.xxh3_64_intdigest(key_bytes(key)) >> 65 - tablets.bit_length()

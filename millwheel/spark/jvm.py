@@ -116,7 +116,7 @@ def check_alive(context: SparkContext, what: str, error: Exception) -> None:
 
 
 def check_before_epochs(context: SparkContext, what: str, error: BaseException | None = None) -> None:
-    """Raises if the JVM that this process has started has ended, before there was an epoch."""
+    """Raises if the JVM of this process has ended before there was an epoch."""
     process: subprocess.Popen[bytes] | None = getattr(context._gateway, "proc", None)
     broken = isinstance(error, ConnectionError | Py4JNetworkError)
     how = _end_of(process, _FAREWELL if broken else 0.0) if process is not None else None

@@ -59,7 +59,7 @@ def assign(slots: int, executors: Sequence[str], before: Sequence[str] = ()) -> 
 
 
 def allows_placement(context: SparkContext) -> bool:
-    """Whether the slots of a session have preferred locations: on a cluster without speculation.
+    """Whether slots have preferred locations: on a cluster without speculation.
 
     With speculation a task that starts slowly (its Python worker is new) loses to its copy and is killed, and
     its worker with it. A slot that prefers that executor would wait for it in every epoch, and never run
@@ -144,7 +144,7 @@ class Placement:
         return self._made[place]
 
     def count(self, frames: Iterable[Frame]) -> None:
-        """Adds to the reports whether each step ran where the last one of its interval ran."""
+        """Adds to the reports whether steps ran where their intervals' last ones ran."""
         for frame in frames:
             for report in frame.reports:
                 if not report["level"]:
@@ -182,5 +182,5 @@ class Last:
 
 
 def arrived(items: Iterable[Any]) -> Iterator[Any]:
-    """The frames, as `receive` expects them, without the elements that they were zipped with."""
+    """The frames as `receive` expects them, without the elements zipped with them."""
     return ((0, item) for item in items if isinstance(item, bytes) and item)

@@ -139,14 +139,14 @@ def local_context(
 
 
 def context_of(session: SparkSession) -> SparkContext:
-    """The context of a session; an `EngineError` for one of Spark Connect, which has none."""
+    """The context of a session; an `EngineError` for Spark Connect, without one."""
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise EngineError(f"the session is one of Spark Connect: {_NO_CONNECT}")
     return session.sparkContext
 
 
 def _refuse_connect() -> None:
-    """Raises if this process is in Spark Connect's mode, in which there are no contexts."""
+    """Raises if this process is a client of Spark Connect, which has no contexts."""
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ and "SPARK_LOCAL_REMOTE" not in os.environ:
         raise EngineError(f"this process is a client of Spark Connect: {_NO_CONNECT}")
 

@@ -1,4 +1,4 @@
-"""What goes when a cache is full: rows and the timer index, those needed last first (8.3)."""
+"""Eviction from a full cache: rows and the timer index, needed last first (8.3)."""
 
 from __future__ import annotations
 

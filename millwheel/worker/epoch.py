@@ -53,7 +53,7 @@ def inject(worker: Worker, plan: Plan, task: int, dumps: Dumps | None = None) ->
 
 
 def _writer_of(plan: Plan, task: int) -> int:
-    """The slot that writes what a task injected to sinks: it has committed an interval by then.
+    """The slot that writes a task's injected records: it has committed an interval.
 
     So an epoch of which nothing is in the store, and which may be forgotten, is in no sink either.
     """

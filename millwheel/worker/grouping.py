@@ -233,7 +233,7 @@ def grouped(places: Numbers, starts: Numbers, folding: Folding) -> tuple[Numbers
 
 
 def cells(folding: Folding, tablets: Numbers, starts: Numbers, among: int) -> Numbers:
-    """A number for each tablet, of ``among``, and window; ordered by window, then tablet."""
+    """A number for each tablet of ``among`` and window, by window, then tablet."""
     if not len(starts):
         return starts
     first, last = int(starts.min()), int(starts.max())

@@ -1,1 +1,1 @@
-"""Zeitgeist: anomalies in streams of (time, key[, value]), found per key, online (paper 2, Fig. 1)."""
+"""Zeitgeist: finds anomalies of keys in streams, online (paper 2, Fig. 1)."""

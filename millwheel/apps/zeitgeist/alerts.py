@@ -1,4 +1,4 @@
-"""Where anomalies are sent besides the files: a topic of Kafka, a webhook, a command.
+"""Sinks of anomalies besides the files: Kafka topics, webhooks, commands.
 
 A topic gets each anomaly once. A webhook or a command may get one again after a crash; one that cannot be
 reached is logged, and detection goes on: the anomaly is in the files.
@@ -27,7 +27,9 @@ PATIENCE = 10.0  # seconds for one attempt
 
 
 def open_alert(text: str) -> Sink:
-    """The sink of ``kafka://HOST:PORT/TOPIC``, ``http://...``, ``https://...`` or ``command:COMMAND``.
+    """Return the sink of an alert's URL.
+
+    That is ``kafka://HOST:PORT/TOPIC``, ``http://...``, ``https://...`` or ``command:COMMAND``.
 
     >>> open_alert("command:mail -s anomaly ops")
     Callback(Command)
@@ -48,7 +50,10 @@ def open_alert(text: str) -> Sink:
 
 @dataclass(frozen=True)
 class Webhook:
-    """Posts each anomaly as JSON; the header ``Idempotency-Key`` is the same if one comes again."""
+    """Posts each anomaly as JSON.
+
+    The header ``Idempotency-Key`` is the same if one is sent again.
+    """
 
     url: str
 
@@ -78,7 +83,7 @@ class Webhook:
 
 @dataclass(frozen=True)
 class Command:
-    """Runs a command for each anomaly, with the anomaly as JSON on its standard input."""
+    """Runs a command for each anomaly, which is JSON on its standard input."""
 
     words: tuple[str, ...]
 

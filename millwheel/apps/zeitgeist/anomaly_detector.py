@@ -1,4 +1,4 @@
-"""What both detectors share: buckets wait for their forecasts, anomalies have a beginning and an end.
+"""The base of both detectors: buffered buckets, and the episodes of anomalies.
 
 A state has ``forecasts`` and ``waiting`` (by bucket), the open ``episode``, and the ``bar`` that feedback has
 raised.
@@ -14,7 +14,7 @@ from millwheel.model.record import Record
 
 
 class AnomalyDetector(Computation):
-    """Buffers values until their bucket ends; reports an anomaly as it begins, and again when it is over.
+    """Buffers values until their bucket ends; reports an anomaly's begin and end.
 
     Inputs have no order between them within an epoch, so the buckets are compared in timers, which run after
     all records of the epoch.

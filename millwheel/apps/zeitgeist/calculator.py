@@ -1,4 +1,4 @@
-"""The Model Calculator (Fig. 1): what traffic to expect of a key, from months of its buckets."""
+"""The Model Calculator (Fig. 1): the traffic to expect of a key."""
 
 from __future__ import annotations
 

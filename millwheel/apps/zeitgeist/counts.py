@@ -1,4 +1,4 @@
-"""Counts: a model of how many records a key has in a bucket, and the confidence that it has more, or fewer.
+"""Counts: a model of a key's records in a bucket, and the confidence of a change.
 
 The model is a level with its trend, times a factor for the hour of the day and one for the hour of the week.
 Counts are taken for Poisson with some more noise, so that a rare query needs a handful of records to spike
@@ -35,7 +35,10 @@ _LN10 = math.log(10)
 
 
 class Forecast(NamedTuple):
-    """What the next buckets are expected to have: ``low`` and ``high`` allow for a level known badly."""
+    """The expected counts of the next buckets.
+
+    ``low`` and ``high`` allow for the uncertainty of the level.
+    """
 
     low: float
     mean: float
@@ -46,7 +49,7 @@ class Forecast(NamedTuple):
     """Whether there is enough behind it to believe that records are missing."""
 
     def surprise(self, count: float, buckets: int = 1) -> float:
-        """How unlikely a count in some buckets is, in decades: negative where it is too low.
+        """The unlikeliness of a count in some buckets, in decades; negative if too low.
 
         >>> calm = Forecast(low=9.0, mean=10.0, high=11.0, noise=1.0, age=100)
         >>> round(calm.surprise(10), 1), round(calm.surprise(40), 1), round(calm.surprise(0, 2), 1)
@@ -61,7 +64,7 @@ class Forecast(NamedTuple):
 
 
 def likelihood_ratio(count: float, expected: float) -> float:
-    """In decades, how much better a Poisson count is explained by its own rate than by the expected one."""
+    """The log10 likelihood ratio of a count's own rate to the expected one."""
     if count <= 0.0:
         return expected / _LN10
     if expected <= 0.0:
@@ -71,7 +74,10 @@ def likelihood_ratio(count: float, expected: float) -> float:
 
 @dataclass
 class CountModel:
-    """The expected traffic of one key. Feed it complete buckets in order; those left out had no record."""
+    """The expected traffic of one key.
+
+    Feed it complete buckets in order; those left out had no record.
+    """
 
     first: int = 0
     last: int = -1
@@ -87,7 +93,7 @@ class CountModel:
     week: array[float] = field(default_factory=lambda: array("f"))
 
     def factor(self, settings: Settings, bucket: int) -> float:
-        """The season's share in a bucket's traffic; 1 on average, and for a key younger than a day."""
+        """The seasonal factor of a bucket: 1 on average, and before a key's second day."""
         if not self._knows_day():
             return 1.0
         mean = self.day[-1]
@@ -107,7 +113,7 @@ class CountModel:
         return Forecast(mean / (1.0 + doubt), mean, high, self.noise, self.age, regular)
 
     def _drift(self) -> float:
-        """The share by which traffic may drift unseen: while the season is not known, or not believed."""
+        """The relative drift to allow while the season is unknown or uncertain."""
         if not self._knows_day():
             return _DRIFT
         return _UNSEASONED * (_PRIOR / (self.day[-1] + _PRIOR)) ** 2
@@ -160,7 +166,7 @@ class CountModel:
         return max(settings.buckets_a_day // DAY_PARTS, 1)
 
     def _memory(self, settings: Settings) -> float:
-        """An hour while the level must follow the day's cycle; longer once the season does."""
+        """The memory of the level: an hour until the season is known, then longer."""
         parts = _PARTS_REMEMBERED if self._knows_day() else 1
         shortest = max(parts * settings.buckets_a_day / DAY_PARTS, _SHORTEST_MEMORY)
         if self.level * shortest >= _RECORDS_REMEMBERED:
@@ -174,7 +180,7 @@ class CountModel:
         return self.parts > WEEK_PARTS + DAY_PARTS
 
     def _pass_silence(self, settings: Settings, bucket: int) -> None:
-        """Moves to a bucket: what was silent in between counts, as long as it is no outage."""
+        """Moves to a bucket; silent buckets before it count unless they are an outage."""
         a_part, left = self._buckets_a_part(settings), _MOST_SILENCE
         last = self.last
         if bucket - last > a_part and self.level * a_part < _RARE:
@@ -197,7 +203,7 @@ class CountModel:
         self.last = bucket - 1
 
     def _skip(self, settings: Settings, bucket: int) -> None:
-        """A rare key has no season worth an hour's look: its silence is passed in one step."""
+        """Moves a rare key, whose season is negligible, over its silence in one step."""
         silent, memory, age = bucket - self.last - 1, self._memory(settings), self.age
         self._fold(settings, self.last)
         self._decay(min(silent, _MOST_SILENCE / (self.level + 1e-9)), memory, age)

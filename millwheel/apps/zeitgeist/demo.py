@@ -1,4 +1,4 @@
-"""The demo: three days of search queries in a minute, and what was unusual about them (paper 2, Fig. 1).
+"""The demo: anomalies in three days of search queries (paper 2, Fig. 1).
 
 The queries are generated, so it is known what is to be found: the demo ends by comparing.
 """
@@ -59,7 +59,7 @@ def demo(
     out: TextIO = sys.stdout,
     ui: str | None = None,
 ) -> dict[str, Any]:
-    """Runs the demo, with a live view where ``out`` is a terminal; returns what came of it."""
+    """Runs the demo, with a live view if ``out`` is a terminal; returns its result."""
     what = traffic(records, seed)
     counts, anomalies = Counts(what), Collect()
     from millwheel.spark.session import local_session

@@ -1,4 +1,4 @@
-"""The Spike and Dip Detector (Fig. 1, 3, 9): counts against what the model expects, with confidence."""
+"""The Spike and Dip Detector (Fig. 1, 3, 9): compares counts with the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FRESH = 5  # buckets between the low watermark and one that is compared before 
 
 @dataclass
 class Watch:
-    """The state of a key: the model's forecasts, buckets to compare, and the open episode."""
+    """The state of a key: forecasts, buckets to compare, and the open episode."""
 
     forecasts: dict[int, list[float]] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
@@ -37,7 +37,9 @@ class Watch:
 
 
 class Detector(AnomalyDetector):
-    """Compares the counts of a key with its model; reports an anomaly as it begins, and as it ends.
+    """Compares the counts of a key with its model; reports anomalies.
+
+    Each is reported as it begins, and again as it ends.
 
     A spike is reported as soon as it is evident, before its bucket is complete. A dip waits for the low
     watermark: what is missing until then may only be late. A key that falls silent sends nothing that
@@ -119,11 +121,11 @@ class Detector(AnomalyDetector):
             self.begin(verdict, actual, found)
 
     def _is_fresh(self, bucket: int) -> bool:
-        """Whether the model knows what came before a bucket: while a backlog is read it does not yet."""
+        """Whether the model has seen all before a bucket; not so during a backlog."""
         return bucket - self.low_watermark // self.settings.width <= _FRESH
 
     def _await_silence(self, bucket: int) -> None:
-        """Sets the timer for the bucket in which a silence from now on would be an anomaly."""
+        """Sets the timer of the bucket from which a silence would be an anomaly."""
         told = self.state.forecasts.get(bucket)
         if told is None or told[-1] == 0:
             self.clear_timer(_SILENCE)

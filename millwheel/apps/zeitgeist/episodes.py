@@ -1,4 +1,4 @@
-"""Anomalies as episodes: one begins, lasts, and ends; it is reported once, not once a bucket."""
+"""Episodes: an anomaly is reported once, not once a bucket."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ DIP = "dip"
 
 
 class Verdict(NamedTuple):
-    """The result of a bucket: the side to which the key leans, since when, and the confidence in decades."""
+    """The result of a bucket: the side of the change, its start and its confidence.
+
+    The confidence is in decades.
+    """
 
     side: int = 0
     confidence: float = 0.0
@@ -33,7 +36,7 @@ CALM = Verdict()
 
 @dataclass
 class Episode:
-    """An anomaly that has begun; its state is a few numbers, and the key has at most one."""
+    """An anomaly that has begun, as a few numbers; a key has at most one."""
 
     kind: str
     start: int
@@ -44,7 +47,7 @@ class Episode:
     calm: int = 0
 
     def message(self, settings: Settings, key: str, end: int | None = None) -> dict[str, Any]:
-        """The anomaly as its consumers get it: times in microseconds, ``end`` once it has one."""
+        """The anomaly as a message: times in microseconds, ``end`` once it has one."""
         told: dict[str, Any] = {
             "key": key,
             "kind": self.kind,
@@ -60,7 +63,7 @@ class Episode:
         return told
 
     def why(self, settings: Settings) -> str:
-        """What is odd about it, in words: how much of the usual there was, at which part of the day."""
+        """The reason in words: the part of the usual count, and the time of day."""
         part = self.start * settings.width % settings.day * DAY_PARTS // settings.day
         when = (
             f"at {part:02}:00" if settings.day == DAY else f"in part {part + 1} of {DAY_PARTS} of the season"
@@ -77,7 +80,7 @@ class Episode:
         )
 
     def extend(self, settings: Settings, bucket: int, actual: float, verdict: Verdict) -> int | None:
-        """Takes in the next bucket; where the anomaly has ended, the first bucket that was calm again."""
+        """Adds the next bucket; returns the first normal one if the anomaly has ended."""
         if verdict.confidence > self.confidence and verdict.kind == self.kind:
             self.confidence, self.actual, self.expected = verdict.confidence, actual, verdict.expected
         self.calm = self.calm + 1 if verdict.calm else 0

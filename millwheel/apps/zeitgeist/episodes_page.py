@@ -1,4 +1,4 @@
-"""The page of the found episodes: one HTML file with their plots inside, which needs nothing else."""
+"""The page of the found episodes: one HTML file with their plots inside."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _series(folder: Path, keys: set[str]) -> dict[str, list[Point]]:
 
 
 def _lines(points: Sequence[Point], settings: Settings) -> Iterator[list[Point]]:
-    """Runs of buckets that follow each other; counts have no gaps: a bucket that is not there had none."""
+    """Runs of consecutive buckets; counts have no gaps: a missing bucket had none."""
     width, line = settings.width, list(points[:1])
     for time, value in points[1:]:
         if time - line[-1][0] > width:

@@ -1,4 +1,4 @@
-"""What the demo shows while the pipeline runs: counts by key and bucket, and the anomalies so far."""
+"""The demo's data: counts by key and bucket, and the anomalies so far."""
 
 from __future__ import annotations
 

@@ -24,7 +24,10 @@ LAST_DAY = 253_370_764_800 * SECOND
 
 
 def open_feedback(path: Path) -> Records | None:
-    """The lines of a file, in order, None if it has none; a run on the same store skips those it has read."""
+    """The lines of a file, in order; None if it has none.
+
+    A run on the same store skips those it has read.
+    """
     if not path.is_file():
         raise InputError(f"--feedback {path}: there is no such file; copy lines of OUT/anomalies into one")
     lines = path.read_text().splitlines()

@@ -33,7 +33,10 @@ class Findings:
 
 
 def compare(traffic: Traffic, anomalies: Iterable[dict[str, Any]]) -> Findings:
-    """Joins anomalies to what was planted by key, kind and time; a message that has no partner is false."""
+    """Matches anomalies with planted ones by key, kind and time.
+
+    A message without a match is false.
+    """
     left = sorted(anomalies, key=lambda message: (message["found"], message["key"]))
     found = []
     for planted in traffic.planted:

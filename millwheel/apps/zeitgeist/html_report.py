@@ -1,4 +1,4 @@
-"""The demo's report: one HTML file with its plots inside, which needs nothing else."""
+"""The demo's report: one HTML file with its plots inside."""
 
 from __future__ import annotations
 

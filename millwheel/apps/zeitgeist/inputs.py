@@ -1,4 +1,4 @@
-"""Where the service reads from: ``SCHEME:REST`` by its scheme, everything else as a pattern of files."""
+"""The inputs of the service: ``SCHEME:REST`` by its scheme, or files by pattern."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _factories: dict[str, Factory] = {}
 
 
 def register_source(scheme: str, factory: Factory) -> None:
-    """Makes ``SCHEME:REST`` an input of the service: the factory gets the whole text and the columns."""
+    """Registers a scheme: its factory gets the whole text and the columns."""
     _factories[scheme] = factory
 
 
@@ -57,7 +57,7 @@ def open_source(text: str, columns: Columns) -> Injector:
 
 
 def _table(text: str, columns: Columns) -> Injector:
-    """A Spark table, read once, in order of time, through the driver's memory: for tables that fit."""
+    """A Spark table that fits the driver's memory, read once, in order of time."""
     from millwheel.spark.session import local_session
 
     frame = local_session().table(text.partition(":")[2])

@@ -1,4 +1,4 @@
-"""Confidence over several buckets of counts: how long, and how clearly, a key leans to one side.
+"""Confidence over several buckets: since when, and how clearly, counts changed.
 
 Page's cumulative sum says since when the counts fit a changed rate better than the expected one; the
 likelihood ratio of all counts since then is the confidence. A clear spike is sure in one bucket, a slight
@@ -32,7 +32,7 @@ class Leaning:
     down: Run = field(default_factory=lambda: [0, 0.0, 0.0, 0.0])
 
     def judge(self, settings: Settings, forecast: Forecast | None, bucket: int, count: float) -> Verdict:
-        """Takes in a complete bucket. Buckets between the last one and this had no record."""
+        """Adds a complete bucket. Those between the last one and it had no record."""
         forecast = expect(settings, forecast, bucket)
         if forecast is None:
             self.last = bucket
@@ -55,7 +55,7 @@ class Leaning:
         return Verdict(-1, falling, int(self.down[0]), forecast.mean, fewer <= 0.0)
 
     def peek(self, settings: Settings, forecast: Forecast | None, bucket: int, count: float) -> Verdict:
-        """What an incomplete bucket already shows: more data can only make a spike larger."""
+        """The verdict of an incomplete bucket: more data only makes a spike larger."""
         forecast = expect(settings, forecast, bucket)
         if forecast is None:
             return Verdict()
@@ -74,7 +74,7 @@ class Leaning:
         return Verdict(-1, missing, int(self.down[0]), forecast.mean, calm=False)
 
     def _restart(self, settings: Settings, forecast: Forecast, bucket: int, count: float) -> None:
-        """A bucket that is a spike by itself begins it, however long the key has leaned that way a little."""
+        """Starts the sum anew at a bucket that is a spike by itself."""
         if self.up[3] > 0.0 and _confidence(self.up, forecast, settings) < _threshold(settings):
             alone = [bucket, count, forecast.high, 1.0]
             if _confidence(alone, forecast, settings) >= _threshold(settings):
@@ -86,7 +86,7 @@ class Leaning:
 
 
 def expect(settings: Settings, forecast: Forecast | None, bucket: int) -> Forecast | None:
-    """The forecast to compare a bucket with; None while a key that the stream began with is being learned.
+    """The forecast of a bucket; None while a key of the stream's begin is learned.
 
     A key that appears later counts as new: nothing was expected of it.
     """

@@ -1,4 +1,7 @@
-"""The Model Calculator and the Detector of measured values: the same topology, other mathematics."""
+"""The Model Calculator and the Detector of measured values.
+
+The topology is that of counts; the mathematics is another.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from millwheel.model.timer import Timer
 
 
 class ValueCalculator(Computation):
-    """Keeps the model of a key; produces [bucket, *forecast], what it had expected of each bucket."""
+    """Keeps the model of a key; produces [bucket, *forecast] for each bucket."""
 
     codec = Packed(ValueModel)
 
@@ -36,7 +39,7 @@ class ValueCalculator(Computation):
 
 @dataclass
 class Gauge:
-    """What is known of a key that measures: what was expected and what came, and the judgement."""
+    """The state of a key with values: forecasts, buffered values and the surprise."""
 
     forecasts: dict[int, list[float]] = field(default_factory=dict)
     waiting: dict[int, float] = field(default_factory=dict)
@@ -46,7 +49,10 @@ class Gauge:
 
 
 class ValueDetector(AnomalyDetector):
-    """Compares the values of a key with its model; reports an anomaly as it begins, and when it is over."""
+    """Compares the values of a key with its model; reports anomalies.
+
+    Each is reported as it begins, and again as it ends.
+    """
 
     codec = Packed(Gauge)
 

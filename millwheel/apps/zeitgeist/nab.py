@@ -97,7 +97,7 @@ def score(detections: Iterable[int], windows: Sequence[Window], first: int = 0) 
 
 
 def normalise(total: float, windows: int) -> float:
-    """A sum of scores on the scale from 0, nothing is ever reported, to 100, all is found at once.
+    """A sum of scores from 0 (nothing is reported) to 100 (all is found at once).
 
     >>> normalise(-4.0, 4), normalise(4.0, 4)
     (0.0, 100.0)
@@ -115,5 +115,5 @@ def _cost(row: int, windows: Sequence[Window]) -> float:
 
 
 def _sigmoid(position: float) -> float:
-    """From 1 at the beginning of a window (-1) over 0 at its end (0) to -1 far behind it."""
+    """The score of a position: 1 at a window's begin (-1), 0 at its end (0), then -1."""
     return -1.0 if position > _FAR else 2.0 / (1.0 + math.exp(5.0 * position)) - 1.0

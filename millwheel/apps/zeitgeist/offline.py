@@ -1,4 +1,4 @@
-"""Anomalies of a series of measured values without a pipeline: the same model and rules."""
+"""Anomalies of a series of values without a pipeline: the same model and rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millwheel.apps.zeitgeist.value_model import ValueModel
 
 
 def detect(settings: Settings, series: Iterable[tuple[int, float]]) -> list[int]:
-    """The rows of (time, value) at which an anomaly begins; a row sees none behind it.
+    """The rows of (time, value) at which an anomaly begins, each without look-ahead.
 
     >>> calm = [(second * 1_000_000, 10.0 + second % 7) for second in range(300)]
     >>> detect(Settings(kind="values"), [*calm, (300_000_000, 95.0)])

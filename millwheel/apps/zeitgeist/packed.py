@@ -1,4 +1,4 @@
-"""A codec for small states that are written with every epoch: a dataclass's fields, without their names."""
+"""A codec for small states: a dataclass's fields, without their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millwheel.model.codec import Codec
 
 
 class Packed(Codec):
-    """A dataclass as a MessagePack array of its fields, in order; arrays of floats as their bytes.
+    """A dataclass as a MessagePack array of its fields; arrays of floats as bytes.
 
     A field that is a dataclass itself, or None, says so: ``field(metadata={"packed": Class})``. Fields that
     were added at the end, with a default, are not in old bytes and get it.

@@ -1,4 +1,4 @@
-"""The pipeline of Fig. 1: records, Window Counter, Model Calculator, Spike and Dip Detector, anomalies."""
+"""The pipeline of Fig. 1: Window Counter, Model Calculator, Detector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def count_anomalies(
     errors: Errors = "stop",
     feedback: Injector | None = None,
 ) -> Pipeline:
-    """Spikes and dips in how often keys occur; ``keys`` has a Window Counter by name for each way to count.
+    """Spikes and dips in counts; ``keys`` has a Window Counter by name for each.
 
     ``anomalies`` gets one record for each anomaly, as it begins; ``episodes`` gets it again, with its end.
     Late records are dropped and counted. ``errors="divert"`` sends records that cannot be counted to
@@ -59,7 +59,7 @@ def value_anomalies(
     errors: Errors = "stop",
     feedback: Injector | None = None,
 ) -> Pipeline:
-    """Anomalies in what keys measure: ``field`` is a record's number, a bucket has the mean of them.
+    """Anomalies of values: ``field`` is a record's number, a bucket has their mean.
 
     With several fields each is watched by itself, under the key ``KEY|FIELD``; a record need not have all.
     """

@@ -8,7 +8,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def sparkline(counts: Sequence[int], width: int | None = None) -> str:
-    """A bar for each count, the highest for the largest; with a ``width``, neighbours share a bar.
+    """A bar for each count, or with a ``width`` for neighbours together.
 
     >>> sparkline([0, 4, 8])
     ' ▄█'

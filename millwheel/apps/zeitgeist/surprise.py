@@ -1,4 +1,4 @@
-"""Surprise of measured values: how rare what they do is, against what the key itself has done before.
+"""Surprise: the rarity of a key's values, against the key's own past.
 
 Six statistics look at a value: the error of the forecast, by itself and averaged over about 4, 16 and 64
 buckets, so that a spike, an hour that is off and a level that has shifted are each clear in one of them; and
@@ -53,7 +53,7 @@ class Surprise:
     told_confidence: float = 0.0
 
     def judge(self, settings: Settings, forecast: ValueForecast | None, bucket: int, value: float) -> Verdict:
-        """Takes in a bucket; the confidence is how rare the rarest statistic is, and 0 where it is calm.
+        """Adds a bucket; the confidence is the rarest statistic's, 0 where it is calm.
 
         Hardly a bucket is ranked: a size whose own bin holds many is not rare, whatever is beyond it.
         """

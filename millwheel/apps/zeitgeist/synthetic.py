@@ -1,4 +1,4 @@
-"""A generated stream of search queries: Zipf, a daily cycle, out of order, with anomalies at known times."""
+"""A generated stream of search queries, with anomalies at known times."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SWING = 0.6  # of the daily cycle
 
 @dataclass(frozen=True)
 class Planted:
-    """An anomaly that the stream holds: which key, from which bucket to which, and how."""
+    """A planted anomaly: its key, its first and last bucket, and its size."""
 
     kind: str
     key: str
@@ -103,7 +103,7 @@ def region_key(record: Record) -> str:
 
 
 def _plant(traffic: Traffic) -> tuple[Planted, ...]:
-    """Chooses keys and times: after a day of learning, one anomaly for a key, dips where there is traffic."""
+    """Chooses keys and times, one anomaly a key: dips only where there is traffic."""
     rng = random.Random(f"plan {traffic.seed}")
     a_day, last = DAY // traffic.width, traffic.buckets
     length = max(a_day // 36, 6)
@@ -132,7 +132,7 @@ def _busy(traffic: Traffic, rng: random.Random, rank: int, length: int) -> int:
 
 
 class Queries(Injector):
-    """The traffic, a partition for each region. An offset is a number of buckets of arrival."""
+    """The traffic, by region. An offset is a number of buckets of arrival."""
 
     def __init__(self, traffic: Traffic) -> None:
         self.traffic = traffic
@@ -209,7 +209,7 @@ class Queries(Injector):
 
 @functools.cache
 def _popularity(queries: int, hour: int) -> tuple[list[str], list[float], float]:
-    """The queries with their cumulated weights in an hour of the day, and the traffic of that hour."""
+    """The queries, their cumulated weights in an hour, and the traffic of that hour."""
     swings = [1.0 + _SWING * math.cos((hour + 0.5 - peak) / _HOURS * 2 * math.pi) for peak in _PEAKS]
     usual = [1.0 / (rank + 1) for rank in range(queries)]
     weights = [weight * swings[rank % len(_PEAKS)] for rank, weight in enumerate(usual)]

@@ -1,4 +1,4 @@
-"""The demo in a terminal: trending and dipping queries, watermark and throughput, redrawn in place."""
+"""The demo in a terminal: queries, watermark and throughput, redrawn in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN_BUCKETS = 96
 
 
 class View:
-    """Draws over what it drew before. Nothing of it is needed where there is no terminal."""
+    """Draws over its last drawing. Unused where there is no terminal."""
 
     def __init__(self, out: TextIO, traffic: Traffic, counts: Counts) -> None:
         self._out = out

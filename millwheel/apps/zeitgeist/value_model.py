@@ -1,4 +1,4 @@
-"""Measured values: what a key is expected to measure, learned online, in constant space.
+"""Expected values of a key, learned online, in constant space.
 
 The mean of the hour of the day, and the level while an hour was never seen. Nothing else: what a better
 forecast would explain away, the detector learns as the usual size of the error.
@@ -26,7 +26,10 @@ class ValueForecast(NamedTuple):
 
 @dataclass
 class ValueModel:
-    """The expected values of one key. Feed it buckets in order; one that is left out was not measured."""
+    """The expected values of one key.
+
+    Feed it buckets in order; one that is left out was not measured.
+    """
 
     age: int = 0
     level: float = 0.0

@@ -12,7 +12,7 @@ from millwheel.model.timer import Timer
 
 
 def early_counts(fewest: int, most: int = 1_000_000) -> frozenset[int]:
-    """Counts at which a bucket is reported before it is complete: each half as much again as the one before.
+    """Counts at which an incomplete bucket is reported: each 1.5 times the last.
 
     >>> sorted(early_counts(8, most=50))
     [8, 12, 18, 27, 40]
@@ -25,7 +25,9 @@ def early_counts(fewest: int, most: int = 1_000_000) -> frozenset[int]:
 
 
 class WindowCounter(Computation):
-    """Counts a key's records per bucket; produces the bucket once the low watermark says it is complete.
+    """Counts a key's records per bucket; produces complete and growing buckets.
+
+    A bucket is complete once the low watermark has passed its end.
 
     ``windows`` gets [bucket, count] of complete buckets, ``partial`` the same of a bucket that is growing.
     """
@@ -55,7 +57,7 @@ class WindowCounter(Computation):
 
 
 class WindowMean(Computation):
-    """Averages a key's measured values per bucket; produces the bucket once it is complete."""
+    """Averages a key's values per bucket; produces the bucket once it is complete."""
 
     def __init__(self, settings: Settings, field: str) -> None:
         self.settings = settings

@@ -1,4 +1,4 @@
-"""Gaps: the blocks of a snapshot that a working copy has not fetched yet, and reads through them.
+"""Gaps: the blocks of a snapshot that a working copy has not fetched yet.
 
 A copy with gaps has the log behind its snapshot, and of the snapshot only some blocks. Hidden entries name
 the others. What the copy has for a key is newer than any block, and a delete leaves a mark where it hits a
@@ -62,7 +62,7 @@ def _marked(snapshot: Snapshot, index: int) -> list[bytes]:
 
 
 class Gaps:
-    """The gaps that a copy had at some moment: it has no others since, but may have fewer."""
+    """The gaps of a copy at some moment; some may have been filled since."""
 
     def __init__(self, blocks: dict[int, Block]) -> None:
         self.blocks = blocks
@@ -115,7 +115,7 @@ def has_gaps(snapshot: Snapshot) -> bool:
 
 
 def filled(snapshot: Snapshot, index: int, entries: Entries) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
-    """The puts and deletes that close a gap: what the copy has, and what was deleted, stays so."""
+    """The puts and deletes that close a gap; newer puts and deletes are kept."""
     marks = _marked(snapshot, index)
     known = snapshot.get_each(list(entries))
     left = {key: value for (key, value), own in zip(entries.items(), known, strict=True) if own is None}
@@ -131,7 +131,7 @@ def _unmarked(index: int, entries: Entries, marks: Collection[bytes]) -> Entries
 
 
 class CopySnapshot:
-    """A snapshot of a copy without its hidden entries; of one with gaps, what it has itself."""
+    """A snapshot of a copy without its hidden entries; gaps are not filled."""
 
     __slots__ = ("_snapshot", "get", "get_each", "prefetch")
 
@@ -197,7 +197,7 @@ class View:
         return self._through(gaps, start, stop) if gaps else self._own(start, stop)
 
     def _through(self, gaps: Sequence[int], start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Blocks in order, each merged with the copy's own entries, and those between them."""
+        """Blocks in order, merged with the copy's own entries in and between them."""
         blocks = self._in_turn(gaps, 1)
         for gap in gaps:
             block = self._gaps.blocks[gap]

@@ -192,7 +192,7 @@ class ObjectShard:
         return False
 
     def _has_old_gaps(self, listed: Sequence[Entry]) -> bool:
-        """Whether the parts of the copy's gaps may be removed before the next look at the list."""
+        """Whether parts of the copy's gaps may be removed before the next listing."""
         base = self.lazy.base()
         after = [] if base is None else [entry for entry in listed if number_in(entry.name) > base]
         return bool(after) and after[-1].modified - after[0].modified >= self.grace / 2
@@ -253,7 +253,7 @@ class ObjectShard:
         self._looked = looked
 
     def _after(self, number: int, size: int) -> None:
-        """Starts what is to be done beside the work: a snapshot, and the filling of the copy."""
+        """Starts the background work: a snapshot, and the filling of the copy."""
         self._written += size
         self._writes += 1
         if not self.background:

@@ -124,7 +124,7 @@ class WorkingCopy:
         return path if (path / DATA).exists() else None
 
     def another(self) -> WorkingCopy:
-        """Another handle of it, for a thread: the environment is open until both are closed."""
+        """Another handle, for a thread: the environment is open until both are closed."""
         made = copy.copy(self)
         made._opened = None
         return made

@@ -96,7 +96,7 @@ def _shape(store: Store) -> str:
 
 
 def _without_tablets(journal: dict[bytes, bytes]) -> None:
-    """Removes what names intervals by their tablets: the next run divides the key space evenly."""
+    """Removes the intervals: the next run divides the key space evenly."""
     for key in (JournalKey.LAYOUT, JournalKey.PLAN):
         journal.pop(key, None)
     if JournalKey.COMMIT in journal:
@@ -140,7 +140,7 @@ def _logged(key: bytes, tablet: int) -> bytes:
 
 
 def _with_logs(shard: Shard, entries: list[Entry]) -> list[Entry]:
-    """The entries, with IDs that a log's entry has already: those of several shards come into one."""
+    """The entries, merged with the IDs of a log's entry: shards may share one."""
     logs = sorted({key for key, _ in entries if key[:1] == ID_LOG})
     if not logs:
         return entries

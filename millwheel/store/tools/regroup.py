@@ -51,7 +51,7 @@ NO_COUNTS = [0] * 5 + [MAX_TIME] * 3 + [0, MAX_TIME]
 
 
 def regrouped(source: Store, tablets: int) -> Placed:
-    """All entries of a copy with ``tablets``, each with its tablet there; by computation."""
+    """The entries of a copy, each with its tablet of ``tablets``; by computation."""
     for number in sorted(_numbers(source)):
         counters: dict[int, list[int]] = {}
         yield from _rows(source, number, tablets, counters)
@@ -75,7 +75,7 @@ def _numbers(source: Store) -> set[int]:
 
 
 def _entries(source: Store, letter: bytes, number: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """A computation's entries with a letter, in order of tablets; with a tablet of their shard."""
+    """A computation's entries of a letter, by tablet; with a tablet of their shard."""
     prefix = letter + number.to_bytes(2, "big")
     for index, shard in enumerate(source.shards):
         near = index * source.tablets // len(source.shards)
@@ -164,7 +164,10 @@ def _positions(keys: Sequence[str], tablets: int) -> dict[int, list[int]]:
 
 
 def _waiting(source: Store, number: int, tablets: int, counters: dict[int, list[int]]) -> Placed:
-    """The buffered records; counts them. A piece keeps its arrival, by which a key's records are ordered."""
+    """The buffered records; counts them.
+
+    A piece keeps its arrival, by which a key's records are ordered.
+    """
     joined = max(source.tablets // tablets, 1)
     for near, key, value in _entries(source, WAITING, number):
         piece = Waiters.from_bytes(value)
