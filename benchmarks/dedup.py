@@ -1,4 +1,4 @@
-"""Duplicates among many IDs in one interval: how many new ones need no look at the store, and none passes.
+"""Duplicates among many IDs in one interval: how many new ones need no lookup in the store, and none passes.
 
 The engine runs in this process, on LMDB: what is measured is a step with IDs.
 """

@@ -118,7 +118,7 @@ def _by_level(everything: Sequence[nab.Series]) -> Levels:
 
 
 def _microseconds(everything: Sequence[nab.Series]) -> float:
-    """CPU time of a value, model and judgement: the least of three passes over all series."""
+    """CPU time of a value, model and detector: the least of three passes over all series."""
     passes = []
     for _ in range(3):
         began = time.process_time()

@@ -189,7 +189,7 @@ def _dedup(result: dict[str, Any]) -> str:
     found = "all" if result["no_duplicate_passed"] else "NOT ALL"
     return (
         f"With {result['ids']:,} IDs known, {result['share_of_new_ids_without_a_read']:.1%} of new ones are "
-        f"answered by a filter of {result['filter_bytes'] / 1e6:.1f} MB, without a look at the store; "
+        f"answered by a filter of {result['filter_bytes'] / 1e6:.1f} MB, without a lookup in the store; "
         f"{found} duplicates are found."
     )
 
@@ -239,7 +239,7 @@ def _nab(result: dict[str, Any]) -> str:
         f"{min(near, key=float)} to {max(near, key=float)} between {min(near.values()):.1f} and "
         f"{max(near.values()):.1f}. A sliding mean with its standard deviation has "
         f"{result['sliding_mean']:.1f}. A value takes {result['microseconds_a_value']:.1f} microseconds of "
-        "CPU, model and judgement."
+        "CPU, model and detector."
     )
     generated: list[list[object]] = [
         [

@@ -22,7 +22,7 @@ from millwheel.model.injector import RecordBatch
 from millwheel.model.plain_values import plain_value
 
 _SYNC = 16  # bytes of a marker
-_HEAD = 1 << 16  # bytes that a header is looked for in at first: a schema, as a rule, is smaller
+_HEAD = 1 << 16  # bytes of the first read of a header: a schema, as a rule, is smaller
 _RECORDS = 20_000  # of one batch
 
 

@@ -20,7 +20,7 @@ from millwheel.model.secrets import percent_encoded, without_secrets
 from millwheel.model.time import DAY, MAX_TIME, MIN_TIME, MINUTE, SECOND
 
 _PARTITION = "changes"
-_POLL = 0.05  # seconds between two looks into the slot, each of which the server decodes
+_POLL = 0.05  # seconds between two reads of the slot; the server decodes each
 IDLE = 10.0  # seconds after which a slot without changes is advanced, so that the server's log can go
 AT_ONCE = 100_000  # messages counted at once; a transaction is never cut
 _BATCH = 5_000

@@ -54,7 +54,7 @@ LOGGED_TABLET: Final = 19
 """The offset of the tablet in a key of the log of IDs, before a number of two bytes."""
 
 RUN: Final = b"L"
-"""In a table of PostgreSQL alone: rows that wait, packed."""
+"""In a table of PostgreSQL alone: rows not yet merged, packed."""
 BUNDLE: Final = b"U"
 """In a table of PostgreSQL alone: entries of the timer index, packed."""
 
@@ -112,7 +112,7 @@ class JournalKey:
     """The beginning of messages to the driver; ANSWER: of its answers."""
     ANSWER: Final = b"answer\x00"
     STANDBY: Final = b"standby"
-    """What a standby and a leader tell each other: see `millwheel.master.standby`."""
+    """Messages between a standby and a leader: see `millwheel.master.standby`."""
     BEAT: Final = b"beat"
     CLAIM: Final = b"claim"
     ENDED: Final = b"ended"

@@ -138,7 +138,7 @@ class SimulatedExecutor:
             self._world.current.in_task = False
 
     def _mishap(self) -> Frame:
-        return Frame(1, 0, {}, error=pickle.dumps(Mishap("this input, or this hook, is to be mended")))
+        return Frame(1, 0, {}, error=pickle.dumps(Mishap("this input, or this hook, is to be fixed")))
 
     def _task(self, run: Callable[[Worker], list[Frame]]) -> list[Frame]:
         """Runs one task: retried if an attempt is lost, at most four times."""

@@ -243,7 +243,7 @@ def cells(folding: Folding, tablets: Numbers, starts: Numbers, among: int) -> Nu
     else:
         found, windows = np.unique(starts, return_inverse=True)
         span = len(found)
-    # NumPy sorts numbers of 16 bits without comparing them; a span of so many windows has no more.
+    # NumPy sorts numbers of 16 bits without comparing them; a span of this size has no more.
     bits = among.bit_length() - 1
     if span < 1 << 16 - bits:
         return windows.astype(np.uint16) << bits | tablets

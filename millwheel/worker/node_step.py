@@ -237,7 +237,7 @@ class NodeStep:
     def _move_watermarks(self, run: KeyedRun | WindowRun) -> None:
         """The computation's clock and its low watermark after the step (4.5)."""
         report, name, unfinished = run.report, self._node.name, self.unfinished
-        # What was left is not late when its turn comes.
+        # The backlog is not late when it is processed.
         report.input = self._before if unfinished else self._now_at
         report.next_timer, report.next_wall, report.oldest_hold = self._tablets.next_times(self._snapshot)
         work = Work(report.next_timer, report.next_record, report.oldest_hold)

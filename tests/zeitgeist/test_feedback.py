@@ -62,7 +62,7 @@ def test_a_file_in_which_nothing_is_said_yet_is_no_feedback(tmp_path: Path) -> N
 def test_a_line_that_is_no_anomaly_is_an_error_that_names_it(tmp_path: Path, line: str) -> None:
     path = tmp_path / "none.jsonl"
     path.write_text(json.dumps(TOLD) + "\n" + line + "\n")
-    with pytest.raises(mw.InputError, match=r"none.jsonl, line 2: this is no anomaly as it was told"):
+    with pytest.raises(mw.InputError, match=r"none.jsonl, line 2: this is no anomaly as reported"):
         open_feedback(path)
 
 

@@ -16,17 +16,17 @@ from millwheel.apps.zeitgeist.settings import DAY_PARTS, WEEK_PARTS, Settings
 
 _SHORTEST_MEMORY = 8  # buckets that the level is a mean of, at least
 _PARTS_REMEMBERED = 6  # hours that it is a mean of once the season is known
-_RECORDS_REMEMBERED = 30.0  # a rare key's level is a mean of so many records, as far as a week holds them
+_RECORDS_REMEMBERED = 30.0  # a rare key's level is a mean of this number of records, as far as a week holds them
 _STEEPEST = 0.05  # the trend of a bucket, as a share of the level
 _PRIOR = 20.0  # records that an hour must have had before its season is half believed
 _DAY_GAIN = 0.4  # of what an hour has shown, how much the season follows
-_JUMP = 3.0  # an hour with so many times more or less than usual moves it no further
+_JUMP = 3.0  # an hour with this factor more or less than usual moves it no further
 _MOST_SILENCE = 10.0  # expected records of a silence that the level learns from; more is an outage
 _RARE = 1.0  # records an hour: a key with fewer has no season
-_MOST_NOISE = 9.0  # what one bucket may show: more is an anomaly rather than noise
+_MOST_NOISE = 9.0  # the noise of one bucket: more is an anomaly rather than noise
 _NOISE_MEMORY = 200.0  # buckets
 _ODD = 3.0  # decades: a bucket with less likelihood than that is not learned from ...
-_STUBBORN = 24  # ... for so many buckets; then it is the new normal
+_STUBBORN = 24  # ... for this number of buckets; then it is the new normal
 _DOUBT = 2.0  # standard errors of the level that are given away before anything is called odd
 _DRIFT = 0.3  # in the first day, when the level follows fast
 _UNSEASONED = 1.5  # of a key with too few records for a season: it may have one all the same
@@ -124,7 +124,7 @@ class CountModel:
         return self.last - self.first + 1
 
     def patience(self, settings: Settings, records: float) -> int:
-        """After how many silent buckets so many records are missing; at most a week."""
+        """The silent buckets after which ``records`` are missing; at most a week."""
         step, total = self._buckets_a_part(settings), 0.0
         bucket = self.last + 1
         while bucket - self.last <= 7 * settings.buckets_a_day:
@@ -212,7 +212,7 @@ class CountModel:
         self.last = bucket - 1
 
     def _decay(self, silent: float, memory: float, age: int) -> None:
-        """The level after so many silent buckets."""
+        """The level after a number of silent buckets."""
         if age < memory:
             self.level *= age / (age + silent)
         else:

@@ -33,7 +33,7 @@ _EPOCH = 2.0  # seconds: short enough to look alive, long enough that a key's st
 
 
 def traffic(records: int, seed: int) -> Traffic:
-    """Three days of so many queries, in buckets that are wide enough for them.
+    """Three days of ``records`` queries, in buckets that are wide enough for them.
 
     >>> traffic(300_000, 1).width // MINUTE, traffic(100_000, 1).width // MINUTE
     (5, 15)

@@ -1,6 +1,6 @@
 """Feedback on anomalies: false alarms raise the threshold of their key.
 
-A file has a line for each, as it was told: lines of ``OUT/anomalies`` are copied into it. A run takes in what
+A file has a line for each, as in ``OUT/anomalies``, from which lines are copied. A run takes in what
 is new, each line once.
 """
 
@@ -42,7 +42,7 @@ def _record(path: Path, number: int, line: str) -> Record:
         return Record(value={"key": str(told["key"]), "found": int(told["found"])}, timestamp=LAST_DAY)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"--feedback {path}, line {number}: this is no anomaly as it was told (a JSON object "
+            f"--feedback {path}, line {number}: this is no anomaly as reported (a JSON object "
             f"with key and found): {line[:80]!r}"
         ) from error
 

@@ -17,7 +17,7 @@ from millwheel.apps.zeitgeist.settings import Settings
 SENSITIVITY = 7.0
 """Decades. With 10,000 keys and a bucket every second, chance alone reaches it about once an hour."""
 _MORE, _LESS = 1.5, 0.6  # a change of rate that is worth reporting
-_DENSE = 6  # a spike is not interrupted by so many silent buckets
+_DENSE = 6  # silent buckets that do not interrupt a spike
 
 Run = list[float]
 """[the bucket that it began with, the records since, the records expected, the cumulative sum]"""

@@ -1,6 +1,6 @@
 """Surprise: the rarity of a key's values, against the key's own past.
 
-Six statistics look at a value: the error of the forecast, by itself and averaged over about 4, 16 and 64
+Six statistics measure a value: the error of the forecast, by itself and averaged over about 4, 16 and 64
 buckets, so that a spike, an hour that is off and a level that has shifted are each clear in one of them; and
 how much rougher, or stiller, the values have become. None has a known distribution. Each is ranked among all
 its own sizes so far (a conformal score), and beyond the largest the tail goes on as a power law (Hill). The
@@ -25,7 +25,7 @@ REST = 100
 """Buckets after an anomaly in which only a far rarer one is reported."""
 _FAR_RARER = 2.0  # decades
 _HISTORY = 1_000  # buckets; each tenfold longer history ...
-_RARER = 0.5  # ... asks for so many decades more: over months, rare things happen by chance
+_RARER = 0.5  # ... requires this number of decades more: over months, rare things happen by chance
 _RECENT, _USUAL = 0.06, 0.003  # steps between buckets: about the last 16, and 300
 _STILL = 0.01  # of the usual step: anything stiller counts as equal
 _BINS = 48  # of a statistic's sizes, the largest in the last one: five decades down
@@ -141,7 +141,7 @@ class Surprise:
         return max(beyond, log10(self.age + 1))
 
     def _raise(self, first: int, past: int, by: int) -> None:
-        """A size beyond all: the bins move down by so many, the lowest become one."""
+        """A size beyond all: the bins move down, the lowest ones are merged."""
         lowest = sum(self.bins[first : min(first + by + 1, past)])
         kept = self.bins[first + by + 1 : past]
         self.bins[first:past] = array("f", [lowest]) + kept + array("f", [0.0] * (_BINS - 1 - len(kept)))

@@ -18,7 +18,7 @@ _HOUR = 1.0 / _SEEN  # ... and follows so fast from then on
 
 
 class ValueForecast(NamedTuple):
-    """What the next bucket is expected to measure, after so many buckets."""
+    """The expected value of the next bucket, after ``age`` buckets."""
 
     value: float
     age: int
