@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "millwheel").rglob("*.py"))
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIRST_LINE = 79
 
 INSTEAD = {
@@ -35,7 +35,7 @@ INSTEAD = {
 OTHER_MEANING: set[tuple[str, str]] = set()
 """File and text in which a word has another meaning."""
 
-_FORBIDDEN = re.compile("|".join(rf"\b(?:{pattern})\b" for pattern in INSTEAD), re.IGNORECASE)
+_FORBIDDEN = re.compile(rf"\b(?:{'|'.join(INSTEAD)})\b".replace(" ", r"\s+"), re.IGNORECASE)
 _CODE = re.compile(r"^( *)(```|~~~).*?^\1\2|``?[^`\n]+``?|\]\([^)\n]*\)|^ {4,}(>>>|\.\.\.).*$", re.MULTILINE | re.DOTALL)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PAGES = [_ROOT / "README.md", *sorted((_ROOT / "docs").rglob("*.md"))]
+_PAGES = [_ROOT / "README.md", _ROOT / "CHANGELOG.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 _LONGEST = 110
 _WHOLE = re.compile(r"^\s*(\||!\[|<|>>> |    )")  # tables, pictures, HTML and code have the lines they have
 _GENERATED = re.compile(r"<!-- figures: .*?<!-- end -->", re.DOTALL)
