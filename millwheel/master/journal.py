@@ -233,6 +233,8 @@ class Shape:
     """By computation that catches up: its own injector for each shared one."""
     forms: dict[str, str] = field(default_factory=dict)
     """By computation: whether it uses columns or objects; empty in older stores."""
+    derived: dict[str, list[str]] = field(default_factory=dict)
+    """By stream: those that operators derive from it; empty in older stores."""
 
     def senders(self, name: str) -> list[Sender]:
         """The senders whose watermarks bound a computation's input."""
@@ -251,7 +253,8 @@ def shape_of(graph: Graph) -> bytes:
     inputs = {name: list(node.inputs) for name, node in graph.nodes.items()}
     producers = {stream: list(found) for stream, found in graph.producers.items()}
     forms = {name: form for name in graph.nodes if (form := form_of(graph, name))}
-    return pack([inputs, producers, graph.replays, forms])
+    derived = {stream: [one.name for one, _ in found] for stream, found in graph.derived.items()}
+    return pack([inputs, producers, graph.replays, forms, derived])
 
 
 def read_shape(snapshot: Snapshot) -> Shape | None:
@@ -259,7 +262,7 @@ def read_shape(snapshot: Snapshot) -> Shape | None:
     data = snapshot.get(JournalKey.SHAPE)
     if data is None:
         return None
-    inputs, producers, replays, *forms = unpack(data)
+    inputs, producers, replays, *later = unpack(data)
     return Shape(
         inputs,
         {stream: list(map(_sender, found)) for stream, found in producers.items()},
@@ -267,7 +270,7 @@ def read_shape(snapshot: Snapshot) -> Shape | None:
             name: {source_name(one): source_name(other) for one, other in own.items()}
             for name, own in replays.items()
         },
-        *forms,
+        *later,
     )
 
 

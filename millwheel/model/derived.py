@@ -7,7 +7,7 @@ its low watermark, are those of its parents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,6 +101,25 @@ def public_name(stream: str) -> str:
     ('clicks', 'clicks.filter 2')
     """
     return str(Unnamed.of(stream) or stream)
+
+
+def public_names(streams: Iterable[str]) -> dict[str, str]:
+    """By stream: its name for display, where no two have the same.
+
+    >>> list(public_names(["clicks", Unnamed("clicks").key]).values())
+    ['clicks', 'clicks 2']
+    """
+    every = list(streams)
+    shown = {stream: stream for stream in every if is_public(stream)}
+    taken = set(shown)
+    for stream in every:
+        unnamed = Unnamed.of(stream)
+        if unnamed is not None:
+            while str(unnamed) in taken:
+                unnamed = unnamed._replace(number=unnamed.number + 1)
+            shown[stream] = str(unnamed)
+            taken.add(shown[stream])
+    return shown
 
 
 def _shown(function: Callable[[Any], Any]) -> str:

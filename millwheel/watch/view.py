@@ -16,7 +16,7 @@ from millwheel.master.journal import Shape, read_layout, read_partitions, read_s
 from millwheel.master.standby import StandbyView, read_standbys
 from millwheel.master.watchdog import read_slow
 from millwheel.model.codec import unpack
-from millwheel.model.derived import public_name
+from millwheel.model.derived import public_names
 from millwheel.model.json_form import plain
 from millwheel.model.names import SourceName
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
@@ -94,6 +94,8 @@ class StreamView:
     """Computations."""
     injectors: list[str]
     consumers: list[str]
+    derived: list[str]
+    """The streams that operators derive from it."""
     sinks: list[str]
     records: int
     rate: float
@@ -203,6 +205,7 @@ class _View:
         running: bool | None,
     ) -> None:
         self._shape = shape
+        self._shown = public_names(shape.producers)
         self._watch = watch
         self._changes = changes
         self._samples = samples
@@ -273,7 +276,7 @@ class _View:
         return ComputationView(
             name=name,
             level=self._levels.get(name, 1),
-            inputs=[public_name(stream) for stream in self._shape.inputs[name]],
+            inputs=[self._shown[stream] for stream in self._shape.inputs[name]],
             outputs=self._writes(name),
             low_watermark=found.low,
             input_watermark=found.input,
@@ -307,15 +310,16 @@ class _View:
 
     def _writes(self, who: str) -> list[str]:
         """The streams of a computation or an injector, with those derived from them."""
-        return [public_name(stream) for stream, writers in self._shape.producers.items() if who in writers]
+        return [self._shown[stream] for stream, writers in self._shape.producers.items() if who in writers]
 
     def _stream(self, name: str) -> StreamView:
         records = self._totals.get("streams", {}).get(name, 0)
         return StreamView(
-            name=public_name(name),
+            name=self._shown[name],
             producers=[who for who in self._shape.producers[name] if isinstance(who, str)],
             injectors=[str(who) for who in self._shape.producers[name] if isinstance(who, SourceName)],
             consumers=[reader for reader, inputs in self._shape.inputs.items() if name in inputs],
+            derived=[self._shown[stream] for stream in self._shape.derived.get(name, [])],
             sinks=self._watch.sinks.get(name, []),
             records=records,
             rate=self._rate(records, lambda sample: sample.streams.get(name, 0)),

@@ -67,6 +67,15 @@ def pipeline(feed: mw.Injector, sink: mw.Sink | None = None) -> mw.Pipeline:
     return p
 
 
+def operators(feed: mw.Injector) -> mw.Pipeline:
+    """Visits per user and second by operators, and the users with the most."""
+    p = mw.Pipeline("operators")
+    some = p.inject("in", feed).filter(lambda value: value["user"] != "user 2")
+    counts = some.key_by("user").window(mw.windows.tumbling(mw.SECOND)).count("counts")
+    counts.top("best", 2, by="count", window=mw.windows.tumbling(2 * mw.SECOND)).sink(mw.sinks.Collect())
+    return p
+
+
 def wall() -> int:
     """The time of day."""
     return time.time_ns() // 1000

@@ -16,7 +16,7 @@ from millwheel.watch.server import Server
 from tests.servers.browser import chromium, needs_chromium
 from tests.spark.sources import Feed
 from tests.spark.waiting import eventually
-from tests.watch.running import HOSTILE, SPARK_JOB, SPARK_PAGE, pipeline, running, visits
+from tests.watch.running import HOSTILE, SPARK_JOB, SPARK_PAGE, operators, pipeline, running, visits
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -379,3 +379,29 @@ def test_a_pipeline_that_ends_is_seen_to_have_ended(browser: Any, tmp_path: Path
         eventually(lambda: text(browser, "state") == "no connection")
     browser.get("about:blank")
     browser.get_log("browser")
+
+
+def test_operators_are_on_the_page_with_the_keys_of_windows_kept_as_columns(
+    browser: Any, tmp_path: Path
+) -> None:
+    store = LmdbStore(tmp_path / "store", shards=2)
+    with running(operators(Feed({"only": visits(40)}, opened=35)), store) as job:
+        eventually(lambda: job.status().records_in == 35)
+        server = Server(store)
+        try:
+            browser.get("about:blank")
+            browser.get_log("browser")
+            browser.get(server.url)
+            eventually(lambda: text(browser, "state") == "live")
+            graph = text(browser, "graph")
+            for name in ("in.filter", "counts", "counts 2", "best", "Collect"):
+                assert name in graph
+            assert "read by nobody" not in graph, "in and counts are read by operators"
+            search(browser, "counts", "regular")
+            eventually(lambda: exists(browser, "key-state"))
+            assert json.loads(text(browser, "key-state")) == {"3000000": [2]}
+            click(browser, "[data-computation=counts]")
+            eventually(lambda: "kept as columns" in text(browser, "why"))
+            assert [entry["message"] for entry in browser.get_log("browser")] == []
+        finally:
+            server.close()

@@ -223,7 +223,7 @@ function layOut(view, width) {
       add(id, "sink", depth, { name: sink });
       ends.push(id);
     });
-    if (!ends.length && stream.records) {
+    if (!ends.length && !stream.derived.length && stream.records) {
       const id = `sink - ${stream.name}`;
       add(id, "sink", depth, { name: "read by nobody" });
       ends.push(id);
@@ -526,11 +526,12 @@ async function why() {
   try {
     const found = await ask("api/explain", { computation: name });
     if (name !== live.chosen) return;
+    const form = found.form ? [h("li", {}, h("b", {}, name), `: ${found.form}`)] : [];
     $("why").replaceChildren(...found.steps.map((step) => {
       const who = step.kind === "injector" ? `injector ${step.who}` : step.who;
       return h("li", {}, h("b", {}, who), ` stands at ${moment(step.low_watermark)}: ${step.text}`, " ",
         step.key === null ? null : h("button", { class: "link", type: "button", onclick: () => find(step.who, step.key) }, "Show this key"));
-    }));
+    }), ...form);
   } catch (error) {
     if (name === live.chosen) $("why").replaceChildren(h("li", {}, error.message));
   }
