@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import millwheel as mw
 from benchmarks import latency, results, writer
+from benchmarks.arrival import arrives
 from benchmarks.peers import environments, followers
 from benchmarks.pipelines import numbers
 
@@ -33,32 +34,53 @@ _THREE_TO_ONE = 1.5
 """The most that three stages may cost of one, at 1,000 records/s."""
 _WEAK_MOST = 6.0
 """Milliseconds, p50 at 1,000 records/s."""
-_MOST_TEXT = 500  # characters of a peer's error
+MOST_TEXT = 500  # characters of a peer's error
 OWN = "millwheel"
 WEAK = "millwheel, weak, without IDs"
 PEERS: dict[str, latency.Start] = {
     "transformWithState": followers.transform(),
-    "Real-time Mode": followers.transform(real_time="5 seconds"),
+    "Real-time Mode": followers.real_time,
     "Bytewax": followers.bytewax,
     "PyFlink, threads": followers.flink("thread"),
 }
-"""Of which Bytewax and PyFlink tell a record before anything of it is durable."""
 
 Point = dict[str, Any]
 
 
-def measure(spark: SparkSession, work: Path, *, quick: bool) -> tuple[list[Point], dict[str, str]]:
-    """A point for each source, number of stages and rate; and what could not be measured, with the reason."""
+def measure(
+    spark: SparkSession,
+    work: Path,
+    *,
+    quick: bool,
+    keep: Callable[[list[Point], dict[str, str]], None] = lambda points, absent: None,
+) -> tuple[list[Point], dict[str, str]]:
+    """A point for each source, number of stages and rate; and what could not be measured, with the reason.
+
+    Whatever a system stops with is such a reason, and the others go on. ``keep`` gets what there is so far
+    after each turn.
+    """
     points: list[Point] = []
     absent: dict[str, str] = {}
     seconds = _QUICK_SECONDS if quick else _SECONDS
     rates = _QUICK_RATES if quick else RATES
 
-    def turn(case: Point, start: latency.Start, target: writer.Target | None = None) -> None:
-        name = re.sub(r"\W+", "-", "-".join(str(part) for part in case.values()))  # for who reads URIs
-        found = latency.turn(spark, work / name, start, seconds, rate=case["rate"], target=target)
-        points.append({**case, **summary(found)})
-        print(f"{', '.join(str(part) for part in case.values())}: p50 {points[-1]['p50']} ms", flush=True)
+    def turn(case: Point, start: latency.Start, target: writer.Target | None = None) -> bool:
+        """Whether a higher rate is to be tried."""
+        label = ", ".join(str(part) for part in case.values())
+        name = re.sub(r"\W+", "-", label)  # for who reads URIs
+        try:
+            found = latency.turn(spark, work / name, start, seconds, rate=case["rate"], target=target)
+        except environments.Unavailable as error:
+            absent[case["system"]] = str(error)
+        except TimeoutError as error:
+            absent[label] = f"it did not keep up: {error}"
+        except Exception as error:
+            absent[label] = str(error)[:MOST_TEXT]
+        else:
+            points.append({**case, **summary(found)})
+            print(f"{label}: p50 {points[-1]['p50']} ms", flush=True)
+        keep(points, absent)
+        return bool(points) and points[-1].items() >= case.items()
 
     with ExitStack() as stack:
         targets: dict[str, Callable[[], writer.Target | None]] = {"files": lambda: None}
@@ -74,16 +96,7 @@ def measure(spark: SparkSession, work: Path, *, quick: bool) -> tuple[list[Point
     turn({"system": WEAK, "source": "files", "stages": 1, "rate": 1_000}, _starter(1, None, weak=True))
     for name, start in PEERS.items():
         for rate in rates:
-            try:
-                turn({"system": name, "source": "files", "stages": 1, "rate": rate}, start)
-            except environments.Unavailable as error:
-                absent[name] = str(error)
-                break
-            except TimeoutError as error:
-                absent[f"{name} at {rate:,} records/s"] = f"it did not keep up: {error}"
-                break
-            except Exception as error:  # whatever a peer stops with is told, and the others go on
-                absent[name] = str(error)[:_MOST_TEXT]
+            if not turn({"system": name, "source": "files", "stages": 1, "rate": rate}, start):
                 break
     return points, absent
 
@@ -120,17 +133,30 @@ def goals(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def show(points: Sequence[Point], reached: Sequence[dict[str, Any]]) -> None:
-    """Prints the curve and its goals."""
+    """Prints the curve, what a record's arrival is, and the goals."""
     names = [f"p{percent}" for percent in PERCENTILES]
     rows = [
         [
             *(point[name] for name in ("system", "source", "stages")),
+            arrives(point["system"]),
             f"{point['rate']:,}",
             *(point[name] for name in names),
         ]
         for point in points
     ]
-    print(results.table(["system", "source", "stages", "records/s", *(f"{name} ms" for name in names)], rows))
+    print(
+        results.table(
+            [
+                "system",
+                "source",
+                "stages",
+                "a record arrives",
+                "records/s",
+                *(f"{name} ms" for name in names),
+            ],
+            rows,
+        )
+    )
     for goal in reached:
         print(f"{results.verdict(goal['passed'])}  {goal['what']}: {goal['is']}, goal at most {goal['most']}")
 

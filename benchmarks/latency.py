@@ -64,6 +64,15 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
     seconds = 3.0 if quick else 25.0
     found: dict[str, list[list[float]]] = {}
     absent: dict[str, str] = {}
+    label = results.name("latency", quick=quick)
+    result: dict[str, Any] = {"quick": quick, "records_per_second": RATE, "seconds": seconds}
+
+    def keep(curves: list[curve.Point], missing: dict[str, str]) -> None:
+        """Saves what there is: a later system may fail, or the machine."""
+        result.update(_compared(found), absent={**absent, **missing}, complete=False)
+        result.update(curve=curves, curve_goals=curve.goals(curves))
+        results.save(label, result)
+
     with results.scratch("latency") as work, session(work, transform_with_state.SETTINGS) as spark:
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", flush=True)
@@ -72,36 +81,38 @@ def run(*, quick: bool = False, rounds: int = 2) -> dict[str, Any]:
                     latencies = turn(spark, work / f"{name}-{number}", start, seconds)
                 except environments.Unavailable as error:
                     absent[name] = str(error)
+                except Exception as error:  # the others go on
+                    absent[f"{name}, round {number + 1}"] = str(error)[: curve.MOST_TEXT]
                 else:
                     found.setdefault(name, []).append(latencies)
-        curves, missing = curve.measure(spark, work, quick=quick)
-    absent |= missing
-    systems = {name: summary(turns) for name, turns in found.items()}
-    own = systems["millwheel"]["p50"]
-    ratios = {name: own / part["p50"] for name, part in systems.items() if name in TARGETS}
-    result = {
-        "quick": quick,
-        "records_per_second": RATE,
-        "seconds": seconds,
-        "systems": systems,
-        "absent": absent,
-        "ratios_of_medians": ratios,
-        "targets": TARGETS,
-        "curve": curves,
-        "curve_goals": curve.goals(curves),
-        "passed": {name: ratio <= TARGETS[name] for name, ratio in ratios.items()},
-    }
-    label = results.name("latency", quick=quick)
+                keep([], {})
+        curve.measure(spark, work, quick=quick, keep=keep)
+    result["complete"] = True
     results.save(label, result)
     _print(result)
-    curve.show(curves, result["curve_goals"])
+    curve.show(result["curve"], result["curve_goals"])
     chart.bars(
         results.artifact(f"{label}.png"),
         f"Latency of a record at {RATE:,} records/s, milliseconds",
         [f"p{percent}" for percent in _PERCENTILES],
-        {name: [part[f"p{percent}"] for percent in _PERCENTILES] for name, part in systems.items()},
+        {name: [part[f"p{percent}"] for percent in _PERCENTILES] for name, part in result["systems"].items()},
     )
     return result
+
+
+def _compared(found: dict[str, list[list[float]]]) -> dict[str, Any]:
+    """The systems that were measured, and millwheel against those with a target."""
+    systems = {name: summary(turns) for name, turns in found.items()}
+    ratios = {}
+    if "millwheel" in systems:
+        own = systems["millwheel"]["p50"]
+        ratios = {name: own / part["p50"] for name, part in systems.items() if name in TARGETS}
+    return {
+        "systems": systems,
+        "ratios_of_medians": ratios,
+        "targets": TARGETS,
+        "passed": {name: ratio <= TARGETS[name] for name, ratio in ratios.items()},
+    }
 
 
 @contextmanager

@@ -71,12 +71,15 @@ def named(text: str) -> list[str]:
 
 
 def take_over(names: list[str], source: Path, target: Path) -> list[str]:
-    """Copies the results of full runs that are new, each with its chart; returns their names."""
+    """Copies new results of full runs that have ended, each with its chart; returns their names."""
     target.mkdir(parents=True, exist_ok=True)
     taken = []
     for name in names:
         found = source / f"{name}.json"
-        if not found.is_file() or json.loads(found.read_text()).get("quick"):
+        if not found.is_file():
+            continue
+        result = json.loads(found.read_text())
+        if result.get("quick") or not result.get("complete", True):
             continue
         if (target / found.name).is_file() and (target / found.name).read_text() == found.read_text():
             continue

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from benchmarks import markdown
+from benchmarks.arrival import EARLY, arrives
 
 _PERCENTILES = ("p50", "p95", "p99")
 
@@ -100,26 +101,32 @@ def _throughput(result: dict[str, Any]) -> str:
 
 def _latency(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
-        [name, *(f"{part[key]:,.0f} ms" for key in _PERCENTILES)] for name, part in result["systems"].items()
+        [name, arrives(name), *(f"{part[key]:,.0f} ms" for key in _PERCENTILES)]
+        for name, part in result["systems"].items()
     ]
-    systems = markdown.table(["", *_PERCENTILES], rows)
+    systems = markdown.table(["", "a record arrives", *_PERCENTILES], rows)
+    early = f"{EARLY[0]} and {EARLY[1]} emit a record before anything of it is durable, the others after."
     if not result.get("curve"):
-        return f"{systems}\n\nThe curve from 100 to 50,000 records/s is not measured yet."
+        return f"{systems}\n\n{early}\n\nThe curve from 100 to 50,000 records/s is not measured yet."
     names = [name for name in result["curve"][0] if name.startswith("p")]
     points: list[list[object]] = [
         [
-            *(point[part] for part in ("system", "source", "stages", "rate")),
+            *(point[part] for part in ("system", "source", "stages")),
+            arrives(point["system"]),
+            point["rate"],
             *(f"{point[name]:,.1f} ms" for name in names),
         ]
         for point in result["curve"]
     ]
-    curve = markdown.table(["system", "source", "stages", "records/s", *names], points)
+    head = ["system", "source", "stages", "a record arrives", "records/s", *names]
+    under_load = markdown.table(head, points)
     goals = [
         markdown.goal(goal["what"], f"{goal['is']:g}", f"at most {goal['most']:g}", goal["passed"])
         for goal in result["curve_goals"]
     ]
     listed = "\n".join(f"* {goal}" for goal in goals)
-    return "\n\n".join([systems, curve, listed, *markdown.without_data(result)])
+    part = [] if result.get("complete", True) else ["The run did not end: this is what it measured."]
+    return "\n\n".join([systems, early, under_load, listed, *part, *markdown.without_data(result)])
 
 
 def _postgres(result: dict[str, Any]) -> str:

@@ -88,8 +88,12 @@ def call(command: list[str]) -> None:
         raise Unavailable(f"the installation took more than {_PATIENCE} seconds") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        # pip names the index it asked, which is the machine's business.
-        raise Unavailable(re.sub(r"\w+://\S+", "…", lines[-1]) if lines else "pip failed")
+        raise Unavailable(without_addresses(lines[-1]) if lines else "pip failed")
+
+
+def without_addresses(reason: str) -> str:
+    """A reason without the index that pip or mvn asked, which is the machine's business."""
+    return re.sub(r"\w+://\S+", "…", reason)
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from benchmarks.peers import environments, systems, transform_with_state
@@ -45,6 +48,50 @@ def transform(real_time: str | None = None) -> Start:
             query.stop()
 
     return start
+
+
+@contextmanager
+def real_time(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
+    """`transformWithState` in Real-time Mode, with Spark's list of permitted queries set aside.
+
+    It reads no files: the reason that Spark gives is the one that is shown, and why it is not Kafka.
+    """
+    spark.conf.set(_ALLOWLIST, "false")
+    try:
+        with transform("5 seconds")(spark, source, out, work) as ended:
+
+            def check() -> None:
+                try:
+                    ended()
+                except StreamingQueryException as error:
+                    if (limit := _LIMIT.search(str(error))) is None:
+                        raise
+                    raise environments.Unavailable(
+                        f"{limit[1].strip()} From Kafka: {_without_kafka()}"
+                    ) from None
+
+            yield check
+    finally:
+        spark.conf.unset(_ALLOWLIST)
+
+
+_ALLOWLIST = "spark.sql.streaming.realTimeMode.allowlistCheck"
+_MOST_TEXT = 200  # characters of what mvn says
+_LIMIT = re.compile(r"\[STREAMING_REAL_TIME_MODE\.\w+\] (.*?) SQLSTATE", re.DOTALL)
+
+
+def _without_kafka() -> str:
+    """Why Real-time Mode is not run from Kafka."""
+    from tests.servers.jars import fetched
+    from tests.servers.processes import Unavailable
+
+    version = pyspark.__version__
+    try:
+        fetched(f"spark-kafka-{version}", "org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+    except Unavailable as reason:
+        said = environments.without_addresses(str(reason))[:_MOST_TEXT]
+        return f"Spark's own source for it cannot be had: {said}"
+    return "this benchmark has no such turn"
 
 
 def flink(mode: str) -> Start:

@@ -52,7 +52,8 @@ def test_quick_runs_are_not_taken_over_and_full_ones_are_with_their_chart(tmp_pa
     (made / "lag.json").write_text(json.dumps(RESULT))
     (made / "lag.png").write_bytes(b"chart")
     (made / "growth.json").write_text(json.dumps({"quick": True}))
-    assert page.take_over(["growth", "lag", "field"], made, kept) == ["lag"]
+    (made / "latency.json").write_text(json.dumps({"quick": False, "complete": False}))  # it was cut off
+    assert page.take_over(["growth", "lag", "field", "latency"], made, kept) == ["lag"]
     assert sorted(path.name for path in kept.iterdir()) == ["lag.json", "lag.png"]
     assert page.take_over(["lag"], made, kept) == []
 

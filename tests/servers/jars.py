@@ -43,7 +43,15 @@ def fetched(name: str, group: str, artifact: str, version: str) -> Path:
         try:
             done = subprocess.run(
                 [
-                    *("mvn", "-q", "-B", "-s", "settings.xml", "dependency:copy-dependencies"),
+                    *(
+                        "mvn",
+                        "-q",
+                        "-B",
+                        "-Dstyle.color=never",
+                        "-s",
+                        "settings.xml",
+                        "dependency:copy-dependencies",
+                    ),
                     *("-DoutputDirectory=jars", "-DincludeScope=runtime"),
                 ],
                 cwd=work,
