@@ -130,10 +130,21 @@ def _parser() -> argparse.ArgumentParser:
     command = add("recovery", "from kill -9 of the driver to the first new output, against state size")
     rounds(command, "kills for each size (default: 3)")
     command.add_argument(
-        "--stores", nargs="+", metavar="STORE", help="of lmdb, objects, or a postgresql:// URL"
+        "--stores",
+        nargs="+",
+        metavar="STORE",
+        help="of lmdb, objects, s3, postgresql, or a postgresql:// URL",
     )
     command.add_argument("--keys", type=int, nargs="+", help="sizes in keys (a key takes 150 to 250 bytes)")
     command.add_argument("--row-bytes", type=int, help="of a key's state, which then does not compress")
+    command = add(
+        "lost_worker", "from kill -9 of a worker with its disk to a moved slot's first output, by state size"
+    )
+    rounds(command, "losses for each size (default: 3)")
+    command.add_argument(
+        "--store", choices=("objects", "s3"), default="objects", help="a folder, or an S3 server of its own"
+    )
+    command.add_argument("--keys", type=int, nargs="+", help="sizes in keys of 5,000 bytes")
     command = add("takeover", "from kill -9 of a leader to its standby's first output, LMDB and PostgreSQL")
     rounds(command, "kills for each store (default: 5)")
     command = add("start", "from mw.run to the first output, with the archive of classes and without")

@@ -54,6 +54,7 @@ LENGTHS = {
     "guarantees": Length(1_200, 35),
     "sweeps": Length(3_600, 35),
     "recovery": Length(1_800, 32),
+    "lost_worker": Length(3_600, 75),
     "takeover": Length(1_200, 30),
     "start": Length(600, 45),
     "syncs": Length(300, 8),

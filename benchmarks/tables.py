@@ -51,6 +51,49 @@ def _recovery(result: dict[str, Any]) -> str:
     )
 
 
+def _recovery_stores(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            part["store"],
+            part["keys"],
+            f"{part['store_bytes'] / 1e6:,.0f} MB",
+            f"{part['median']:.1f} s",
+            f"{max(part['seconds']):.1f} s",
+        ]
+        for part in result["points"]
+    ]
+    head = ["store", "keys in state", "size", "kill -9 to the first new output (median)", "longest"]
+    said = [
+        f"{store}: {ratio:.2f} times as long with the largest state as with the smallest"
+        for store, ratio in result["ratios"].items()
+    ]
+    goal = f"Goal on object storage: at most {result['goal']:g} times."
+    return "\n\n".join([markdown.table(head, rows), f"{'; '.join(said)}. {goal}"])
+
+
+def _lost_worker(result: dict[str, Any]) -> str:
+    rows: list[list[object]] = [
+        [
+            part["keys"],
+            f"{part['state_bytes'] / 1e6:,.0f} MB",
+            f"{part['median']:.1f} s",
+            f"{max(part['seconds']):.1f} s",
+        ]
+        for part in result["points"]
+    ]
+    head = [
+        "keys in state",
+        "state",
+        "kill -9 of a worker to a moved slot's first output (median)",
+        "longest",
+    ]
+    said = (
+        f"{result['ratio']:.2f} times as long with the largest state as with the smallest (goal: at most "
+        f"{result['goal']:g})."
+    )
+    return "\n\n".join([markdown.table(head, rows), said])
+
+
 def _takeover(result: dict[str, Any]) -> str:
     rows: list[list[object]] = [
         [part["store"], part["keys"], f"{part['median']:.2f} s", f"{max(part['seconds']):.2f} s"]
@@ -400,6 +443,8 @@ RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "lag": _lag,
     "sweeps": _sweeps,
     "recovery": _recovery,
+    "lost_worker": _lost_worker,
+    "recovery_stores": _recovery_stores,
     "takeover": _takeover,
     "syncs": _syncs,
     "idle": _idle,

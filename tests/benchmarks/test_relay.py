@@ -75,11 +75,10 @@ def test_every_request_is_late_by_the_delay_and_those_side_by_side_together(echo
 def test_a_connection_that_the_client_ends_is_ended_at_the_server_and_a_server_that_is_away_ends_it(
     echo: int,
 ) -> None:
-    with relay(echo) as found:
-        with socket.create_connection(("127.0.0.1", found.port)) as client:
-            _asked(client, b"x")
-            client.shutdown(socket.SHUT_WR)
-            assert client.recv(1) == b""
+    with relay(echo) as found, socket.create_connection(("127.0.0.1", found.port)) as client:
+        _asked(client, b"x")
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
     with relay(free) as found, socket.create_connection(("127.0.0.1", found.port)) as client:

@@ -55,8 +55,7 @@ class Standalone:
         number = len(self.workers)
         expected = self.alive() + 1
         folder = self.folder / f"worker-{number}"
-        # Each at an address of its own: Spark makes no second attempt at a task on the host of the first.
-        host = f"127.0.0.{number + 1}"
+        host = _host(number)
         arguments = ["--host", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", "-d", str(folder)]
         process = _start(self.folder, f"{_PACKAGE}.worker.Worker", *arguments, self.master, host=host)
         self.workers.append(process)
@@ -78,9 +77,14 @@ class Standalone:
         """
         return [process for worker in self.workers for process in _children(worker) if _is_executor(process)]
 
-    def kill_worker(self) -> None:
-        """Kills a worker as a machine dies, its executor with it; waits until the master knows."""
-        worker = next(worker for worker in self.workers if worker.poll() is None)
+    def kill_worker(self) -> Path:
+        """Kills a worker as a machine dies, its executor with it; waits until the master knows.
+
+        Gives the folder of its working copies, as if it were its disk; it is left as it is.
+        """
+        number, worker = next(
+            (number, worker) for number, worker in enumerate(self.workers) if worker.poll() is None
+        )
         family = psutil.Process(worker.pid).children(recursive=True)
         stop(worker, signal.SIGKILL)
         for process in family:
@@ -88,6 +92,16 @@ class Standalone:
                 process.kill()
         left = sum(worker.poll() is None for worker in self.workers)
         await_answer(lambda: self.alive() == left, self.master_process, "the Spark master")
+        return _copies(self.folder, _host(number))
+
+
+def _host(number: int) -> str:
+    """An address of a worker's own: Spark makes no second attempt at a task on the host of the first."""
+    return f"127.0.0.{number + 1}"
+
+
+def _copies(folder: Path, host: str) -> Path:
+    return folder / f"copies-{host}"
 
 
 def _children(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -138,7 +152,7 @@ def _start(folder: Path, *command: str, host: str = "127.0.0.1") -> subprocess.P
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": host,
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
-        "MILLWHEEL_COPIES": str(folder / f"copies-{host}"),  # as if each had a disk of its own
+        "MILLWHEEL_COPIES": str(_copies(folder, host)),  # as if each had a disk of its own
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": _quick_java(),
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # its port is the same for everybody
