@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from millwheel.cli import zeitgeist
+from millwheel.cli import zeitgeist_command
 from millwheel.cli.bench import add_bench_command
 from millwheel.cli.control import add_accept, add_asking_commands
 from millwheel.cli.monitor import add_commands
@@ -70,8 +70,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"millwheel {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     demo, command = _add_demo(commands), _add_run(commands)
-    found = zeitgeist.add_command(commands)
-    found.set_defaults(call=lambda options: zeitgeist.call(options, _until_interrupted))
+    found = zeitgeist_command.add_command(commands)
+    found.set_defaults(call=lambda options: zeitgeist_command.call(options, _until_interrupted))
     for each in (demo, command, found):
         each.add_argument("--verbose", action="store_true", help="show the log, and Spark's own lines")
     add_commands(commands, load_pipeline)

@@ -25,7 +25,7 @@ from millwheel.store.base import Store
 from millwheel.store.formats import check_format
 from millwheel.store.keyspace import JournalKey, after, row_prefix
 from millwheel.store.row import decode_row
-from millwheel.store.windows import OTHER_FORM, is_window, other_form
+from millwheel.store.window_row import OTHER_FORM, is_window, other_form
 
 logger = logging.getLogger("millwheel")
 

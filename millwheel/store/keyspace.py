@@ -9,7 +9,7 @@ other keys than that of a row a tablet is one byte, the last one of its number. 
 of a shard are an aligned run of 256 at most.
 
     R computation fingerprint key                 a key's row: state, timers, holds
-    R computation tablet zeros fe start           a window's row: keys and their aggregates (store/windows.py)
+    R computation tablet zeros fe start           a window's row: keys and aggregates (store/window_row.py)
     T computation tablet kind time fingerprint key  a key's earliest timer or hold, by time
     I computation digest                          a record ID that was seen
     G computation expiry epoch tablet             the IDs of one epoch, which expire together

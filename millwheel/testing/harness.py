@@ -33,7 +33,7 @@ from millwheel.model.timer import Timer
 from millwheel.sinks.collect import Collect
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import Row
-from millwheel.store.windows import find_row
+from millwheel.store.window_row import find_row
 from millwheel.watch.explain import Explanation, explain
 from millwheel.worker.step import Worker
 

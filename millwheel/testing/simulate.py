@@ -31,7 +31,7 @@ from millwheel.store.keyspace import JournalKey, after, row_prefix
 from millwheel.store.memory import MemoryStore
 from millwheel.store.row import Row
 from millwheel.store.tools.check import check as check_store
-from millwheel.store.windows import by_key
+from millwheel.store.window_row import by_key
 from millwheel.testing.faults import NO_FAULTS, Faults, World
 from millwheel.testing.outcome import Simulated, compare
 from millwheel.testing.simulated_executor import SHARDS, Mishap, SimulatedExecutor

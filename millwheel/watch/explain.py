@@ -28,7 +28,7 @@ from millwheel.store.keyspace import (
     timer_prefix,
 )
 from millwheel.store.row import decode_row
-from millwheel.store.windows import WindowRow, is_window
+from millwheel.store.window_row import WindowRow, is_window
 from millwheel.watermark.marks import ComputationMarks
 
 

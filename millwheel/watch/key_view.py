@@ -21,7 +21,7 @@ from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Snapshot, Store
 from millwheel.store.keyspace import JournalKey, counters_key
 from millwheel.store.reorder_rows import of_key
-from millwheel.store.windows import find_row
+from millwheel.store.window_row import find_row
 from millwheel.worker.timer_index import WAITING, counters_of
 
 _MOST_WAITING = 100  # records of a key that are shown

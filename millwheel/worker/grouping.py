@@ -18,7 +18,7 @@ from millwheel.model.emitted import Results
 from millwheel.model.field_columns import Masked
 from millwheel.model.folding import Folded, Folding
 from millwheel.model.time import MAX_TIME, MIN_TIME
-from millwheel.store.windows import OBJECTS, StoredColumn
+from millwheel.store.window_row import OBJECTS, StoredColumn
 from millwheel.worker.key_codes import merged_keys
 
 Numbers = NDArray[Any]

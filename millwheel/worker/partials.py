@@ -17,7 +17,7 @@ import numpy as np
 from millwheel.model.codec import pack_plain, unpack
 from millwheel.model.field_columns import Coded, Masked
 from millwheel.model.folding import Folding
-from millwheel.store.windows import StoredColumn
+from millwheel.store.window_row import StoredColumn
 from millwheel.worker.grouping import (
     BeforeTime,
     Column,

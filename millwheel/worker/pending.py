@@ -15,7 +15,7 @@ from itertools import islice
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import KIND_HOLD, KIND_WATERMARK, row_prefix
 from millwheel.store.row import row_parts
-from millwheel.store.windows import is_window, keys_in
+from millwheel.store.window_row import is_window, keys_in
 from millwheel.watermark.percentile import ALL, Pending, rest
 from millwheel.worker.reorder_buffer import Waiting, waiting_times
 from millwheel.worker.timer_index import HOLDS, WAITING_TOTAL, WATERMARK_TIMERS, Tablets

@@ -26,7 +26,7 @@ from millwheel.model.timer import Timer
 from millwheel.store.base import Snapshot
 from millwheel.store.keyspace import KIND_WATERMARK, row_prefix, tablet_of
 from millwheel.store.row import encode_row, row_parts
-from millwheel.store.windows import (
+from millwheel.store.window_row import (
     END,
     OTHER_FORM,
     WindowRow,

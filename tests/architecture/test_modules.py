@@ -78,7 +78,7 @@ def test_no_two_modules_have_one_name() -> None:
         stem: names
         for stem, names in of_a_name.items()
         if len(names) > 1
-        and stem not in {"__init__", "__main__", "windows", "zeitgeist"}
+        and stem not in {"__init__", "__main__"}
         and not {name.rpartition(".")[0] for name in names} <= connectors
     }
     assert not found

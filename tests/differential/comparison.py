@@ -13,7 +13,7 @@ from millwheel.model.time import WALL, WATERMARK
 from millwheel.store.base import Store
 from millwheel.store.keyspace import after, row_prefix
 from millwheel.store.tools.check import check
-from millwheel.store.windows import by_key
+from millwheel.store.window_row import by_key
 from millwheel.watermark.percentile import variant
 from tests.differential.case import OPERATORS, Case, NodeSpec, Step
 from tests.differential.engine import Engine

@@ -310,7 +310,7 @@ def test_tables_make_a_materialised_view(world: World) -> None:
 
 def _states(store: Store, keys: int) -> dict[str, Any]:
     from millwheel.model.codec import unpack
-    from millwheel.store.windows import find_row
+    from millwheel.store.window_row import find_row
 
     found = {}
     for key in map(str, range(1, keys + 1)):

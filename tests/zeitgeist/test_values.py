@@ -18,7 +18,7 @@ from millwheel.apps.zeitgeist.pipeline import value_anomalies
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.surprise import Surprise
 from millwheel.apps.zeitgeist.value_model import ValueModel
-from millwheel.cli import zeitgeist
+from millwheel.cli import zeitgeist_command
 from millwheel.model.time import DAY, HOUR, MINUTE
 
 SETTINGS = Settings(kind="values", width=5 * MINUTE)
@@ -135,9 +135,9 @@ def test_a_metric_may_be_nested(fields: str | list[str]) -> None:
 
 def test_without_a_key_all_records_are_watched_together(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
-    zeitgeist.add_command(parser.add_subparsers())
+    zeitgeist_command.add_command(parser.add_subparsers())
     options = parser.parse_args(["zeitgeist", "x.csv", "--value", "v", "--out", str(tmp_path)])
-    h = mw.testing.Harness(zeitgeist.pipeline(options))
+    h = mw.testing.Harness(zeitgeist_command.pipeline(options))
     h.send("records", {"v": 7.0}, timestamp=0)
     h.drain()
     assert [(record.key, record.value) for record in h.output("windows")] == [("all", [0, 7.0])]

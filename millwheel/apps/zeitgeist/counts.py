@@ -16,7 +16,7 @@ from millwheel.apps.zeitgeist.settings import DAY_PARTS, WEEK_PARTS, Settings
 
 _SHORTEST_MEMORY = 8  # buckets that the level is a mean of, at least
 _PARTS_REMEMBERED = 6  # hours that it is a mean of once the season is known
-_RECORDS_REMEMBERED = 30.0  # a rare key's level is a mean of this number of records, as far as a week holds them
+_RECORDS_REMEMBERED = 30.0  # of which a rare key's level is a mean, as far as a week holds them
 _STEEPEST = 0.05  # the trend of a bucket, as a share of the level
 _PRIOR = 20.0  # records that an hour must have had before its season is half believed
 _DAY_GAIN = 0.4  # of what an hour has shown, how much the season follows

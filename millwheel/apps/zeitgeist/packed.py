@@ -14,7 +14,7 @@ from millwheel.model.codec import Codec
 class Packed(Codec):
     """A dataclass as a MessagePack array of its fields; arrays of floats as bytes.
 
-    A field that is a dataclass itself, or None, is declared: ``field(metadata={"packed": Class})``. Fields that
+    A field that is a dataclass itself, or None, is marked: ``field(metadata={"packed": Class})``. Fields that
     were added at the end, with a default, are not in old bytes and get it.
     """
 

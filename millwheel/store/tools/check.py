@@ -47,7 +47,7 @@ from millwheel.store.keyspace import (
 )
 from millwheel.store.reorder_rows import Waiters
 from millwheel.store.row import Row, decode_row
-from millwheel.store.windows import END, WindowRow, is_window, window_of
+from millwheel.store.window_row import END, WindowRow, is_window, window_of
 
 _UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
 

@@ -16,7 +16,7 @@ from millwheel.store.base import Store
 from millwheel.store.keyspace import JournalKey, row_prefix, rows_range
 from millwheel.store.reorder_rows import pieces
 from millwheel.store.row import Row
-from millwheel.store.windows import by_key
+from millwheel.store.window_row import by_key
 
 LONGEST = 10**17
 """Microseconds: the year 5138, near the end of Python's datetime."""

@@ -37,7 +37,15 @@ from millwheel.store.keyspace import (
 )
 from millwheel.store.reorder_rows import Waiters
 from millwheel.store.row import decode_row, encode_row
-from millwheel.store.windows import END, OBJECTS, StoredColumn, WindowRow, is_window, window_of, window_suffix
+from millwheel.store.window_row import (
+    END,
+    OBJECTS,
+    StoredColumn,
+    WindowRow,
+    is_window,
+    window_of,
+    window_suffix,
+)
 
 Entry = tuple[bytes, bytes]
 Placed = Iterator[tuple[int, Entry]]
