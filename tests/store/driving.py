@@ -11,7 +11,7 @@ from millwheel.master.driver import Driver
 from millwheel.master.ending import Ending, Start
 from millwheel.master.local_executor import LocalExecutor
 from millwheel.master.options import Options
-from millwheel.model.graph import build
+from millwheel.model.graph import Graph, build
 from millwheel.store.base import Shard, Store
 from millwheel.store.postgres.row_runs import Log
 from millwheel.store.postgres.timer_bundles import Bundler
@@ -30,7 +30,20 @@ def take(
     **options: Any,
 ) -> tuple[Driver, LocalExecutor]:
     """Makes a driver the owner of a store, and an executor for it."""
-    graph = build(pipeline)
+    return lead(build(pipeline), store, owner, slots, clock, start, ending, **options)
+
+
+def lead(
+    graph: Graph,
+    store: Store,
+    owner: str,
+    slots: int,
+    clock: WallClock | Callable[[], int],
+    start: Start,
+    ending: Ending,
+    **options: Any,
+) -> tuple[Driver, LocalExecutor]:
+    """The driver and the executor of a graph."""
     given = Options(slots=slots, **options)
     driver = Driver(graph, store, given, clock=clock, owner=owner, start=start, ending=ending)
     return driver, LocalExecutor(Worker(graph, driver.numbers, store))

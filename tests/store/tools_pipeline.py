@@ -32,6 +32,7 @@ class Steady(mw.Injector):
 
     def low_watermark(self, partition: str, offset: int | None) -> int:
         done = offset or 0
+        self.given = max(self.given, done)  # those of an injector before it
         return mw.MAX_TIME if done >= RECORDS // 2 else 2 * done * 1000
 
 
@@ -67,8 +68,27 @@ def written(folder: Path) -> list[list[object]]:
     return sorted(found)
 
 
+class Seen(mw.Computation):
+    """Counts a user's windows; it comes and goes."""
+
+    def process_record(self, record: mw.Record) -> None:
+        self.state["n"] = self.state.get("n", 0) + 1
+
+
+OUTPUT = "TOOLS_OUTPUT"
+"""The variable of the environment with the folder of the output."""
+
+
+def larger() -> mw.Pipeline:
+    """The pipeline with one computation more."""
+    built = pipeline()
+    built.add(Seen(), inputs={"sums": mw.by_key})
+    return built
+
+
 def pipeline(folder: str = "") -> mw.Pipeline:
     """The pipeline, with its output in a folder."""
+    folder = folder or os.environ[OUTPUT]
     built = mw.Pipeline("under tools")
     built.inject("in", Steady())
     built.add(Sums(), inputs={"in": mw.by("user")}, outputs=["sums"])
