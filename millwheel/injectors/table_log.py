@@ -8,19 +8,24 @@ journaled does not grow with the table, and a range gives the same rows again wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from millwheel.errors import InputError
 from millwheel.injectors.arrow_table import check_columns, import_arrow, to_records
 from millwheel.injectors.units import Unit, check_first, check_name
-from millwheel.model.injector import Errors, Injector, Offset, RecordBatch
+from millwheel.model.field_columns import FieldColumns
+from millwheel.model.injector import Errors, FieldNames, Injector, Offset, RecordBatch
 from millwheel.model.time import MAX_TIME, MIN_TIME, SECOND
 
 SLACK = 10 * SECOND  # the default for how far rows may be out of order
 _PARTITION = "rows"
 _BATCH = 20_000  # rows converted to Python values at once
+_COLUMN_BATCH = 60_000  # read as columns at once: what is added up at once
 _REMEMBERED = 1_000  # versions whose lists of files the driver caches
+
+Batch = TypeVar("Batch", bound=RecordBatch | FieldColumns)
 
 
 class DataFile(NamedTuple):
@@ -171,16 +176,43 @@ class TableLog(Injector):
         return sum(stop - begin for _, _, _, begin, stop in self._pieces(start, end))
 
     def read_batches(self, partition: str, start: Offset, end: Offset) -> Iterable[RecordBatch]:
+        return self._batches(start, end, _BATCH, self._records)
+
+    def read_fields(
+        self, partition: str, start: Offset, end: Offset, fields: Collection[str]
+    ) -> Iterable[RecordBatch | FieldColumns]:
+        if self._id is None and isinstance(fields, FieldNames) and fields.columns:
+            return self._batches(start, end, _COLUMN_BATCH, functools.partial(self._columns, fields))
+        return self.read_batches(partition, start, end)
+
+    def _records(self, rows: Any) -> RecordBatch:
+        return to_records(rows, self._timestamp, self._id, self._unit)
+
+    def _columns(self, fields: FieldNames, rows: Any) -> RecordBatch | FieldColumns:
+        """Some columns of rows, without IDs; the rows as records if a row must be parsed alone."""
+        from millwheel.injectors.arrow_columns import columns_of  # with NumPy
+
+        def whole(limit: int | None) -> RecordBatch:
+            return self._records(rows[:limit])
+
+        wanted = [name for name in (self._timestamp, *fields) if name in rows.schema.names]
+        found = columns_of(rows.select(list(dict.fromkeys(wanted))), self._timestamp, self._unit, whole)
+        return whole(None) if found is None else found
+
+    def _batches(
+        self, start: Offset, end: Offset, most: int, read: Callable[[Any], Batch]
+    ) -> Iterator[Batch]:
         checked = self._unit is not None or start is not None
         for _, _, file, begin, stop in self._pieces(start, end):
             at = 0
             for batch in self._log().read(file):
                 piece = batch[max(begin - at, 0) : max(stop - at, 0)]
                 at += batch.num_rows
-                for offset in range(0, piece.num_rows, _BATCH):
-                    found = to_records(piece[offset : offset + _BATCH], self._timestamp, self._id, self._unit)
-                    if not checked and found.timestamps and not _is_time(batch, self._timestamp):
-                        check_first(found.timestamps, self._timestamp, f"the table {self!r}")
+                for offset in range(0, piece.num_rows, most):
+                    found = read(piece[offset : offset + most])
+                    if not checked and len(found) and not _is_time(batch, self._timestamp):
+                        first = list(map(int, found.timestamps[:100]))
+                        check_first(first, self._timestamp, f"the table {self!r}")
                     checked = True
                     yield found
             if at < stop:

@@ -17,9 +17,14 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 import millwheel as mw
+from millwheel.injectors import table_log
 from millwheel.master.ending import Ending
+from millwheel.model.batch import RecordBatch
+from millwheel.model.field_columns import FieldColumns
+from millwheel.model.injector import FieldNames
 from millwheel.model.lakehouse import below, client_options
 from millwheel.store.memory import MemoryStore
+from millwheel.worker import route
 from tests.servers.s3 import Server
 from tests.store.driving import run, run_to_the_end, take
 
@@ -119,6 +124,69 @@ def test_a_value_has_all_columns_also_those_of_folders_and_those_that_came_later
         {"n": 2, "part": "p0", "t": 3, "extra": "x"},
     ]
     assert {record.timestamp for record in out.records} == {2, 3}
+
+
+def _by_operators(table: Table) -> tuple[mw.Pipeline, mw.sinks.Collect]:
+    """The folders' sums and means of columns, of which one came later."""
+    p, out = mw.Pipeline("lake"), mw.sinks.Collect()
+    window = p.inject("rows", table.injector(unit="us")).key_by("part").window(mw.windows.tumbling(7))
+    window.aggregate("out", n=mw.agg.sum("n"), late=mw.agg.mean("late"), rows=mw.agg.count()).sink(out)
+    return p, out
+
+
+def test_windows_of_a_table_read_as_columns_are_those_of_its_records(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route, "WORTH_IT", 1)
+    table.append(*range(40))
+    table.append(*range(40, 100), late=2.5)
+
+    def outcome() -> list[Any]:
+        store = MemoryStore(2)
+        p, out = _by_operators(table)
+        run(p, store)
+        return sorted((record.value for record in out.records), key=lambda v: (v["key"], v["start"]))
+
+    columns = outcome()
+    read = table_log.TableLog.read_batches
+    monkeypatch.setattr(
+        table_log.TableLog,
+        "read_fields",
+        lambda self, partition, start, end, fields: read(self, partition, start, end),
+    )
+    wanted = []
+    for key in ("p0", "p1"):
+        for start in range(0, 105, 7):
+            inside = [n for n in range(100) if f"p{n % 2}" == key and start <= n + 1 < start + 7]
+            late = 2.5 if inside and inside[-1] >= 40 else None
+            if inside:
+                window = {"key": key, "start": start, "end": start + 7}
+                wanted.append({**window, "n": sum(inside), "late": late, "rows": len(inside)})
+    assert columns == wanted
+    assert outcome() == wanted
+
+
+@pytest.mark.parametrize("options", [{}, {"id": "n"}], ids=["columns", "records with IDs"])
+def test_a_table_is_read_as_columns_where_its_records_have_no_ids(
+    table: Table, options: dict[str, str]
+) -> None:
+    table.append(*range(30))
+    injector = table.injector(unit="us", **options)
+    injector.open(follow=False)
+    ((partition, end),) = injector.poll().items()
+    names = FieldNames(["part"], ["n"], columns=True)
+    found = list(injector.read_fields(partition, None, end, names) or ())
+    assert {isinstance(part, RecordBatch) for part in found} == {bool(options)}
+    records = [record for part in found for record in whole_records(part)]
+    assert records == [
+        record for part in injector.read_batches(partition, None, end) or () for record in part.records()
+    ]
+    assert sorted(time for part in found for time in map(int, part.timestamps)) == list(range(1, 31))
+
+
+def whole_records(part: RecordBatch | FieldColumns) -> list[mw.Record]:
+    batch = part if isinstance(part, RecordBatch) else part.records()
+    return list(batch.records())
 
 
 def test_it_is_cut_anywhere_and_a_driver_that_comes_back_goes_on(table: Table) -> None:
