@@ -28,15 +28,15 @@ def main(url: str, folder: Path, wide: bool) -> None:
     changes = p.inject("changes", mw.injectors.PostgresChanges(url, "pub"))
     changes.sink(mw.sinks.JsonLines(folder / "changes"))
     changes.key_by("key.id").process(View(), outputs=["view"]).sink(out)
-    pause, before, ended = threading.Event(), -1, threading.Event()
+    before, ended = -1, threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    with mw.start(p, store=str(folder / "store"), compact_below=0 if wide else 4_000, progress=False):
+    with mw.start(p, store=str(folder / "store"), compact_below=0 if wide else 4_000, progress=False) as job:
         while not ended.is_set():
             count = len(list(out.records()))
             if count != before:
                 print(count, flush=True)
             before = count
-            pause.wait(0.02)
+            job.wait(0.02)  # raises the job's error
 
 
 if __name__ == "__main__":
