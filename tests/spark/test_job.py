@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 import millwheel as mw
+from millwheel.master.clock import WallClock
 from tests.computations import Counter, Hooks, Windower, values
 from tests.spark.counting import counting, in_order, records
 from tests.spark.sources import Feed
@@ -93,13 +95,17 @@ def test_a_started_job_does_not_drain_holds(spark: SparkSession) -> None:
         assert job.status().low_watermarks["C"] == 0
 
 
-def test_a_wall_timer_that_one_run_left_fires_in_the_next_job(spark: SparkSession, where: str) -> None:
+def test_a_wall_timer_that_one_run_left_fires_in_the_next_job(
+    spark: SparkSession, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the first run takes: the timer is an hour away, and the next job begins later."""
+
     def pipeline() -> tuple[mw.Pipeline, mw.sinks.Collect]:
         p = mw.Pipeline("left over")
         p.inject("in", mw.injectors.Records(records(1)))
         p.add(
             Hooks(
-                lambda c, r: c.set_timer("w", c.now + 2 * mw.SECOND, clock=mw.WALL),
+                lambda c, r: c.set_timer("w", c.now + mw.HOUR, clock=mw.WALL),
                 lambda c, timer: c.produce("out", timer.tag),
             ),
             name="C",
@@ -112,6 +118,8 @@ def test_a_wall_timer_that_one_run_left_fires_in_the_next_job(spark: SparkSessio
 
     p, first = pipeline()
     assert mw.run(p, store=where, spark=spark).pending_wall_timers == 1
+    later = WallClock(lambda: time.time_ns() // 1_000 + 2 * mw.HOUR)
+    monkeypatch.setattr(WallClock, "of_the_machine", lambda: later)
     p, second = pipeline()
     with mw.start(p, store=where, spark=spark, slots=3) as job:
         assert job.status().records_in == 0
