@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from millwheel.errors import StoreError
 from millwheel.model.codec import unpack
-from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.store.base import Get, Range, Shard, Snapshot
 from millwheel.store.keyspace import BACKLOG, COUNTERS, ROW, TIMER, WAITING, after, tablet_byte
 from millwheel.worker.cache_room import (
@@ -24,11 +23,10 @@ from millwheel.worker.cache_room import (
     ENTRY,
     HEADER,
     INDEX_START,
-    USES,
+    USED,
     Header,
     Token,
     make_room,
-    row_wait,
 )
 from millwheel.worker.plan import Interval, Plan
 from millwheel.worker.timer_index import FIRST_KIND, NO_COUNTS, ROWS
@@ -40,9 +38,8 @@ _WHOLE = (_COUNTERS, _BACKLOG)  # ranges that a step always reads as a whole
 _RANGES = (*_WHOLE, _INDEX)
 
 _AHEAD = 256  # entries of the timer index in the first read
-_SMOOTH = 0.3  # the weight of the last epoch in the average speed of a watermark
 _CROWDED = 0.6  # fill level below which every row is admitted again
-_TRIED = 16  # one in 16 rows is admitted at random: the rows in use change
+_TRIED = 16  # a crowded cache admits one in 16 new rows, at random: the rows in use change
 _NOTED = 4  # one in 4 uses of a row is recorded: a record costs a write
 _FINGERPRINT = 3  # a byte of a row's key that is spread evenly
 
@@ -140,14 +137,6 @@ class Reading:
         """Of a computation: the number of rows from the cache, and from the store."""
         return self._counts.setdefault(computation, [0, 0])
 
-    def at(self, computation: int, watermark: int) -> None:
-        """Sets the input watermark of a computation."""
-        before, pace = self._header.pace.get(computation, (MIN_TIME, 0.0))
-        if before != MIN_TIME and watermark != MAX_TIME:
-            moved = float(watermark - before)
-            pace = (1 - _SMOOTH) * pace + _SMOOTH * moved if pace else moved
-        self._header.pace[computation] = (watermark, pace)
-
     def get(self, key: bytes) -> bytes | None:
         """Reads the store."""
         return self._snapshot.get(key)
@@ -166,7 +155,7 @@ class Reading:
                     missing.append(number)
                 else:
                     hits[keys[number]] = entry
-                    found[number] = entry[USES.size :]
+                    found[number] = entry[USED.size :]
         computation = int.from_bytes(keys[0][COMPUTATION], "big")
         counts = self.counts(computation)
         counters = self._counters.get(keys[0][COMPUTATION])
@@ -273,43 +262,29 @@ class Reading:
         changes: dict[bytes, bytes | None] = dict(self._fetched)
         for entries in self._index_read.values():
             changes.update(entries)
-        once = USES.pack(self._epoch & 0xFFFFFFFF, 0)
+        used = USED.pack(self._epoch & 0xFFFFFFFF)
         for key, row in self._fetched.items():
             if key[0] == _ROW:
-                changes[key] = once + row
+                changes[key] = used + row
         if self._header.full:
             for key, entry in self._hits.items():
-                if USES.unpack_from(entry)[1] == 0 or self._by_chance(key, _NOTED):
-                    changes[key] = self._use(entry) + entry[USES.size :]
+                if self._by_chance(key, _NOTED):
+                    changes[key] = used + entry[USED.size :]
         for key in deletes:
             if self._belongs(key):
                 changes[key] = None
         for key, value in puts:
             if self._belongs(key):
-                changes[key] = value
-                if key[0] == _ROW:
-                    before = self._hits.get(key)
-                    changes[key] = (once if before is None else self._use(before)) + value
+                changes[key] = used + value if key[0] == _ROW else value
         if self._header.full and self._header.size > _CROWDED * self._limit:
-            new = [(key, row) for key, row in changes.items() if key[0] == _ROW and key not in self._hits]
-            for key, kept in new:
-                if kept is not None and not self._admits(key, kept):
+            for key in [key for key, row in changes.items() if key[0] == _ROW and row is not None]:
+                if key not in self._hits and not self._by_chance(key, _TRIED):
                     del changes[key]
         return changes
-
-    def _admits(self, key: bytes, entry: bytes) -> bool:
-        """Whether a new row would be used before the evicted ones; a few at random, too."""
-        return row_wait(key, entry, self._header) < self._header.wait or self._by_chance(key, _TRIED)
 
     def _by_chance(self, key: bytes, one_in: int) -> bool:
         """True in one of ``one_in`` epochs, a different one for each key."""
         return (key[_FINGERPRINT] + self._epoch) % one_in == 0
-
-    def _use(self, entry: bytes) -> bytes:
-        """A cached row with its use recorded."""
-        last, gap = USES.unpack_from(entry)
-        now = self._epoch & 0xFFFFFFFF
-        return USES.pack(now, now - last if now > last else gap)
 
     def _belongs(self, key: bytes) -> bool:
         """Whether a key is to be cached: any row, and the cached part of ranges."""

@@ -145,8 +145,6 @@ class NodeStep:
         for batch, stream in local:
             arrivals.add_local(batch, stream)
         self._look_up_ids(arrivals)
-        if self._step.reading is not None:
-            self._step.reading.at(number, self._now_at)
         self._node.context.reset()
         self._step.activity.enter(lambda: name, self._node.context)
         # A section without records has partial aggregates.

@@ -1,4 +1,4 @@
-"""What will be needed last goes first, not what was used least recently (8.3)."""
+"""The rows that were used least recently are evicted first, and the timer index after them (8.3)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,40 @@ import millwheel as mw
 from tests.cache.running import Profile, Running, Windows, cache_of
 
 
-def test_the_rows_of_windows_that_close_soon_stay() -> None:
-    """The paper's case: rows are written, and not needed until the watermark passes their window's end.
+class Counts(mw.Computation):
+    """Counts a key's records: each one writes the row."""
 
-    The last written ones are those of the windows that close last, so a cache that lets go of what was
-    used least recently would have none of the rows that it is asked for.
-    """
+    def process_record(self, record: mw.Record) -> None:
+        self.state["n"] = self.state.get("n", 0) + 1
+
+
+def test_the_rows_that_were_used_least_recently_go_first() -> None:
+    cache, _ = cache_of(40_000)
+    running = Running(Counts(), [cache])
+    per_epoch, epochs = 10, 25
+
+    def read(epoch: int, others: int = 0) -> int:
+        before = running.report().rows_read["C"]
+        keys = [*(f"{epoch} {n}" for n in range(per_epoch)), *(f"other {n}" for n in range(others))]
+        running.epoch(*[(key, 1, epoch) for key in keys], watermark=0)
+        return running.report().rows_read["C"] - before
+
+    assert [read(epoch) for epoch in range(epochs)] == [0] * epochs, "all rows are here, and known to be"
+    assert read(0, others=220) == 0, "more than there is room for"
+    assert read(0) == 0, "used in the last epochs"
+    assert read(1) == per_epoch, "used longest ago"
+
+
+def test_timers_are_found_without_the_store_after_their_rows_have_gone() -> None:
     cache, _ = cache_of(60_000)
     running = Running(Windows(), [cache])
-    per_window, windows = 20, 40
+    per_window, windows = 20, 12
     for window in range(windows):
         time = window * 100
-        running.epoch(*[(f"{window} {n}", "x" * 100, time) for n in range(per_window)], watermark=0)
-    before = running.report()
-    assert before.rows_cached["C"] + before.rows_read["C"] == per_window * windows
-    for window in range(5):
-        running.epoch(watermark=(window + 1) * 100)
-    after = running.report()
-    assert after.rows_cached["C"] - before.rows_cached["C"] == 5 * per_window, "soon: all of them are here"
-    running.epoch(watermark=windows * 100)
-    assert running.report().rows_read["C"] > after.rows_read["C"], "late: most of them are not"
+        running.epoch(*[(f"{window} {n}", "x" * 400, time) for n in range(per_window)], watermark=0)
+    asked = running.epoch(watermark=100)
+    assert asked["T"] == 0
+    assert asked["R"] == per_window, "the rows of the first window were used longest ago"
 
 
 class Daily(mw.Computation):
