@@ -1,4 +1,4 @@
-"""A pipeline whose hook hangs, crashes, leaves or runs out of memory for one key, as long as a file is there."""
+"""A pipeline whose hook hangs, crashes, leaves or has no memory for one key, as long as a file is there."""
 
 from __future__ import annotations
 
