@@ -47,6 +47,11 @@ class SourceMark(NamedTuple):
         >>> SourceMark(MIN_TIME, MAX_TIME, 90, 20, False).watermark()
         70
 
+        Also where a partition vouches for more:
+
+        >>> SourceMark(MIN_TIME, 95, 90, 20, True).watermark()
+        70
+
         If no partition holds it and the injector is not at its end, it stays where it is (Fig. 10):
 
         >>> SourceMark(30, MAX_TIME, 90, None, False).watermark()
@@ -59,10 +64,8 @@ class SourceMark(NamedTuple):
         >>> SourceMark(30, MAX_TIME, 90, None, True, open_end=True).watermark()
         90
         """
-        if self.final and self.open_end and self.held == MAX_TIME:
-            value = behind(self.newest, self.slack or 0)
-        elif self.final:
-            value = self.held
+        if self.final and self.held == MAX_TIME:
+            value = behind(self.newest, self.slack or 0) if self.open_end else MAX_TIME
         elif self.slack is not None:
             value = min(self.held, behind(self.newest, self.slack))
         else:

@@ -19,6 +19,8 @@ class SourceSpec:
     name: str
     stream: str
     partitions: int = 1
+    slack: int | None = None
+    """How far its watermark is behind the newest timestamp, where what it vouches for is not later."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ class Options:
     tablets: tuple[int, ...] = (64,)
     """Those of the store; with each restart it is copied to one with the next number."""
     lmdb: bool = False
+    objects: bool = False
+    """Whether the store is in object storage, in a folder."""
     compact: bool = True
     cache: int = 0
     """Bytes of a cache of rows; 0: none."""

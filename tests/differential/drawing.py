@@ -40,6 +40,8 @@ def draw(seed: int) -> Case:
         steps = tuple(replace(s, rush=False) if s.drain or s.number in settled else s for s in steps)
     options = _options(chance, cut)
     options = _with_tablets(options, random.Random(f"tablets of {seed}"))
+    options = _on_objects(options, random.Random(f"object storage of {seed}"))
+    sources = _with_slack(sources, random.Random(f"slack of {seed}"))
     if lags(nodes, drawing.derived) and cut:
         nodes = _without_timers_behind_holds(nodes, drawing.derived)
         steps = tuple(replace(step, rush=False) for step in steps)
@@ -84,6 +86,19 @@ def _with_tablets(options: Options, chance: random.Random) -> Options:
         return options
     tablets = tuple(chance.choice((64, 128, 256, 1_024, 4_096)) for _ in range(chance.choice((1, 2, 3))))
     return replace(options, tablets=tablets, shards=max(options.shards, max(tablets) // 256))
+
+
+def _on_objects(options: Options, chance: random.Random) -> Options:
+    """A few stores are in object storage, which takes ten times as long as memory."""
+    return replace(options, objects=not options.lmdb and chance.random() < 0.04)
+
+
+def _with_slack(sources: tuple[SourceSpec, ...], chance: random.Random) -> tuple[SourceSpec, ...]:
+    """Some injectors' watermarks follow the timestamps of what was read."""
+    return tuple(
+        replace(source, slack=chance.choice((0, 5, 20))) if chance.random() < 0.2 else source
+        for source in sources
+    )
 
 
 def lags(nodes: tuple[NodeSpec, ...], derived: list[DerivedSpec]) -> bool:

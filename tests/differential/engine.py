@@ -37,7 +37,8 @@ _MOST_EPOCHS = 400  # of one step, in which work may be cut very small
 class ByHand(Injector):
     """Partitions of records that were sent, each up to a watermark set by hand."""
 
-    def __init__(self, partitions: int) -> None:
+    def __init__(self, partitions: int, slack: int | None) -> None:
+        self.slack = slack
         self.records: dict[str, list[mw.Record]] = {str(number): [] for number in range(partitions)}
         self.marks = dict.fromkeys(self.records, mw.MIN_TIME)
 
@@ -106,7 +107,7 @@ class Engine:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._made = 0
         self.store = self._make_store()
-        self._injectors = {source.name: ByHand(source.partitions) for source in case.sources}
+        self._injectors = {source.name: ByHand(source.partitions, source.slack) for source in case.sources}
         self._taps: dict[str, Tap] = {}
         self._order = random.Random(case.options.order)
         self._wall = 0
@@ -125,12 +126,16 @@ class Engine:
         if self._folder is not None:
             self._folder.cleanup()
 
+    @property
+    def _on_disk(self) -> bool:
+        return self._options.lmdb or self._options.objects
+
     def _make_store(self) -> Store:
         """An empty store with the next number of tablets."""
         options = self._options
         tablets = options.tablets[self._made % len(options.tablets)]
         self._made += 1
-        if not options.lmdb:
+        if not self._on_disk:
             return MemoryStore(options.shards, tablets)
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="differential-")
@@ -138,12 +143,13 @@ class Engine:
 
     def _place(self) -> str:
         assert self._folder is not None
-        return f"lmdb://{self._folder.name}/store-{self._made}?sync=0"
+        path = f"{self._folder.name}/store-{self._made}"
+        return f"file://{path}" if self._options.objects else f"lmdb://{path}?sync=0"
 
     def _open_again(self) -> None:
         """The store as another process finds it: copied, where there are several numbers of tablets."""
         self.store.close()
-        if self._options.lmdb:
+        if self._on_disk:
             self.store = open_store(self._place())
         if len(set(self._options.tablets)) == 1:
             return

@@ -33,6 +33,8 @@ class Reference:
         self._derived = list(derived)
         self.sources = {source.name: source for source in sources}
         self.marks = {(s.name, partition): MIN_TIME for s in sources for partition in range(s.partitions)}
+        self.lows = dict.fromkeys(self.sources, MIN_TIME)
+        """By source: its low watermark."""
         self.now = 0
         self.nodes: dict[str, Node] = {}
         self.outputs: dict[str, list[Record]] = {}
@@ -43,6 +45,7 @@ class Reference:
         self._arrived: dict[str, list[Record]] = {}
         self._arrivals = 0
         self._newest: dict[str, int] = {}
+        self._newest_read: dict[tuple[str, int], int] = {}
         self.become(nodes)
 
     def become(self, specs: Iterable[NodeSpec]) -> None:
@@ -86,7 +89,11 @@ class Reference:
             record = Record(value_of(sent.n), sent.timestamp, sent.key, id=sent.id)
             stream = self.sources[sent.source].stream
             self._newest[stream] = max(self._newest.get(stream, MIN_TIME), sent.timestamp)
+            place = sent.source, sent.partition
+            self._newest_read[place] = max(self._newest_read.get(place, MIN_TIME), sent.timestamp)
             self._carry(stream, record)
+        for source in self.sources.values():
+            self.lows[source.name] = max(self.lows[source.name], self._low(source))
         for node in self.nodes.values():
             self._run(node, drain=drain)
 
@@ -96,7 +103,7 @@ class Reference:
             return
         for source, partition in self.marks:
             newest = self._newest.get(self.sources[source].stream, MIN_TIME)
-            self.marks[source, partition] = newest if newest == MIN_TIME else newest + 1
+            self.lows[source] = self.marks[source, partition] = newest if newest == MIN_TIME else newest + 1
         for node in self.nodes.values():
             node.input = self._reached(node, node.spec.watermark)
             node.lows = {percentile: self._reached(node, percentile) for percentile in self._percentiles}
@@ -112,8 +119,22 @@ class Reference:
     def watermark(self, sender: str, percentile: float) -> int:
         """The low watermark that somebody writes streams with."""
         if sender.startswith("@"):
-            return min(mark for (source, _), mark in self.marks.items() if source == sender[1:])
+            return self.lows[sender[1:]]
         return self.nodes[sender].lows[percentile]
+
+    def _low(self, source: SourceSpec) -> int:
+        """What an injector's partitions vouch for; with a slack also what follows from their timestamps."""
+        marks = {place: mark for place, mark in self.marks.items() if place[0] == source.name}
+        low = min(marks.values())
+        if source.slack is None or low == MAX_TIME:
+            return low
+        behind = {place: self._behind(place, source.slack) for place in marks}
+        return min(*(max(marks[place], behind[place]) for place in marks), max(behind.values()))
+
+    def _behind(self, place: tuple[str, int], slack: int) -> int:
+        """The newest timestamp of a partition less the slack."""
+        newest = self._newest_read.get(place, MIN_TIME)
+        return newest if newest == MIN_TIME else newest - slack
 
     def _reached(self, node: Node, percentile: float) -> int:
         return min(self.watermark(sender, percentile) for sender in node.senders)

@@ -13,6 +13,7 @@ import pytest
 from millwheel.master import planner
 from millwheel.master.driver import Driver
 from millwheel.watermark.authority import WatermarkAuthority
+from millwheel.watermark.source import SourceMark
 from millwheel.worker import combine, partials, pending, window_run
 from millwheel.worker.keyed import KeyedRun
 from millwheel.worker.node_step import NodeStep
@@ -139,6 +140,13 @@ def test_percentiles_that_depend_on_the_intervals(plant: Plant) -> None:
     wrong = "min(passed([Pending(*mark.pending)], percentile) for mark in marks)"
     plant(WatermarkAuthority, "_passed", fixed, wrong)
     assert found(uses_percentiles)
+
+
+def test_a_slack_that_is_forgotten_in_an_epoch_that_reads_every_partition(plant: Plant) -> None:
+    fixed = "if self.final and self.held == MAX_TIME:"
+    wrong = f"if self.final and self.held < MAX_TIME:\n        value = self.held\n    el{fixed}"
+    plant(SourceMark, "watermark", fixed, wrong)
+    assert found(lambda case: any(source.slack is not None for source in case.sources))
 
 
 def test_new_input_while_a_budget_has_left_records(plant: Plant) -> None:
