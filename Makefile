@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NIGHTLY_PIPELINES := tests/differential/test_pipelines.py
+NIGHTLY = $(filter-out $(NIGHTLY_PIPELINES),$(sort $(shell grep -rl --include='test_*.py' MILLWHEEL_NIGHTLY tests)))
 
 .PHONY: help setup demo test classes nightly lint docs dist matrix bench bench-quick clean
 
@@ -27,9 +29,10 @@ test: setup ## Run every test.
 classes: $(STAMP) # The archive with which Spark starts in half the time: made while nothing else needs the cores.
 	@$(BIN)/python -m millwheel.spark.class_archive
 
-nightly: setup ## Compare 20,000 random pipelines with the reference; damage a store 1,000 times.
-	@DIFFERENTIAL_PIPELINES=20000 $(BIN)/pytest -n 2 -q tests/differential/test_pipelines.py
-	@MILLWHEEL_DAMAGES=1000 $(BIN)/pytest -q tests/store/test_damage.py
+nightly: setup ## Run the tests that do more with MILLWHEEL_NIGHTLY=1 (hours): docs/testing.md lists them.
+	@export MILLWHEEL_NIGHTLY=1; failed=0; \
+	$(BIN)/pytest -n 2 $(NIGHTLY_PIPELINES) || failed=1; \
+	$(BIN)/pytest -o timeout=7200 $(NIGHTLY) || failed=1; exit $$failed
 
 lint: $(STAMP) ## Check format, style and types.
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

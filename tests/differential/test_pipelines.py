@@ -10,7 +10,8 @@ from tests.differential.comparison import Difference, run
 from tests.differential.drawing import draw
 from tests.differential.shrinking import command, describe, shrink
 
-PIPELINES = int(os.environ.get("DIFFERENTIAL_PIPELINES", "500"))
+_NIGHTLY = os.environ.get("MILLWHEEL_NIGHTLY")
+PIPELINES = int(os.environ.get("DIFFERENTIAL_PIPELINES", 20_000 if _NIGHTLY else 500))
 FIRST = int(os.environ.get("DIFFERENTIAL_FIRST", "0"))
 _TOGETHER = 50
 
