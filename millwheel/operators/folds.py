@@ -102,12 +102,7 @@ class Sum(_Two):
     """The sum; as text while it has more than 64 bits, which codecs cannot encode."""
 
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
-        if isinstance(value, str | bytes | list):  # their sums would depend on the order of records
-            raise TypeError(
-                f"agg.sum: {shorten(value, 60)} is not a number. Fields of CSV are text: give Files "
-                'types={"price": float}; or sum a function of the value: agg.sum(lambda v: float(v["price"]))'
-            )
-        return super().fold(so_far, value, timestamp)
+        return super().fold(so_far, _number("sum", value), timestamp)
 
     def _join(self, a: Any, b: Any) -> Any:
         total = _whole(a) + _whole(b)
@@ -124,17 +119,26 @@ class Sum(_Two):
 
 
 class Min(_Two):
-    """The smallest."""
+    """The smallest; NaN is larger than any number."""
 
     def _join(self, a: Any, b: Any) -> Any:
-        return b if b < a else a
+        return b if b < a or a != a else a
 
 
 class Max(_Two):
-    """The largest."""
+    """The largest; NaN is larger than any number."""
 
     def _join(self, a: Any, b: Any) -> Any:
-        return b if b > a else a
+        return b if b > a or b != b else a
+
+
+def nan_last(value: Any) -> tuple[bool, Any]:
+    """The sort key of a value: NaN, which compares with nothing, comes after all numbers.
+
+    >>> sorted([2.0, float("nan"), 1.0], key=nan_last)
+    [1.0, 2.0, nan]
+    """
+    return value != value, value
 
 
 class Reduce(_Two):
@@ -167,13 +171,24 @@ class Mean(Aggregate):
         return [0, 0]
 
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
-        return [_carried(_total(so_far) + value), so_far[1] + 1]
+        return [_carried(_total(so_far) + _number("mean", value)), so_far[1] + 1]
 
     def merge(self, a: Any, b: Any) -> Any:
         return [_carried(_total(a) + _total(b)), a[1] + b[1]]
 
     def result(self, so_far: Any) -> Any:
         return _total(so_far) / so_far[1] if so_far[1] else None
+
+
+def _number(what: str, value: Any) -> Any:
+    """A value to add; True is 1, alone too."""
+    if isinstance(value, str | bytes | list | dict):  # their sums would depend on the order of records
+        raise TypeError(
+            f"agg.{what}: {shorten(value, 60)} is not a number. Fields of CSV are text: give Files "
+            'types={"price": float}; or use a function of the value: '
+            f'agg.{what}(lambda v: float(v["price"]))'
+        )
+    return int(value) if isinstance(value, bool) else value
 
 
 def _total(so_far: Any) -> Any:
@@ -277,7 +292,7 @@ class Quantile(Aggregate):
     def result(self, so_far: Any) -> Any:
         if not so_far:
             return None
-        ordered = sorted(so_far)
+        ordered = sorted(so_far, key=nan_last)
         place = self._q * (len(ordered) - 1)
         low = math.floor(place)
         below, above = ordered[low], ordered[math.ceil(place)]
@@ -299,14 +314,14 @@ class Top(Aggregate):
         return []
 
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
-        if len(so_far) < self._n or value > so_far[-1]:
+        if len(so_far) < self._n or nan_last(value) > nan_last(so_far[-1]):
             so_far.append(value)
-            so_far.sort(reverse=True)
+            so_far.sort(key=nan_last, reverse=True)
             del so_far[self._n :]
         return so_far
 
     def merge(self, a: Any, b: Any) -> Any:
-        return sorted(a + b, reverse=True)[: self._n]
+        return sorted(a + b, key=nan_last, reverse=True)[: self._n]
 
 
 class Collect(Aggregate):

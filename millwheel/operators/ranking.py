@@ -7,7 +7,7 @@ from typing import Any
 
 from millwheel.model.codec import pack
 from millwheel.operators.fields import FieldOf
-from millwheel.operators.folds import Aggregate
+from millwheel.operators.folds import Aggregate, nan_last
 
 
 class Ranking(Aggregate):
@@ -34,13 +34,15 @@ class Ranking(Aggregate):
     def fold(self, so_far: Any, value: Any, timestamp: int) -> Any:
         key, mine = value
         field = self._field(mine)
-        if field is None or (len(so_far) == self._n and field < so_far[-1][0]):
+        if field is None or (len(so_far) == self._n and nan_last(field) < nan_last(so_far[-1][0])):
             return so_far
         return self.merge(so_far, [[field, key, mine]])
 
     def merge(self, a: Any, b: Any) -> Any:
         rows = sorted(a + b, key=lambda row: (row[1], pack(row[2])))
-        rows.sort(key=lambda row: row[0], reverse=True)  # stable: equal fields stay in order of their keys
+        rows.sort(
+            key=lambda row: nan_last(row[0]), reverse=True
+        )  # stable: equal fields stay in order of their keys
         return rows[: self._n]
 
     def result(self, so_far: Any) -> Any:

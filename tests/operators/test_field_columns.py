@@ -89,10 +89,10 @@ class Drawn:
         found: dict[str, Any] = {"n": mw.agg.count()}
         for name in [*self.fields, "absent"]:
             kinds = ["sum", "mean", "max", "count"]
-            if name in ("text", "truth"):
+            if name == "text":
                 kinds = ["count", "min", "max"]
-            elif name == "nan":  # the least of which depends on the order
-                kinds = ["count", "sum", "mean"]
+            elif name in ("truth", "nan"):
+                kinds.append("min")
             found[f"{name}_"] = getattr(mw.agg, rng.choice(kinds))(name)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -471,6 +472,38 @@ def test_first_and_last_go_by_timestamp() -> None:
     assert (value["first"], value["last"], value["none"]) == (20, 90, None)
 
 
+@pytest.mark.parametrize("window", [mw.windows.tumbling(10), mw.windows.session(10)], ids=str)
+def test_nan_is_larger_than_any_number_whatever_the_order(window: mw.windows.Window) -> None:
+    for numbers in itertools.permutations([2.0, math.nan, 1.0]):
+        p = mw.Pipeline("nan")
+        stream = p.inject("a", source())
+        windowed = stream.key_by(lambda value: "all").window(window)
+        windowed.aggregate("numbers", least=mw.agg.min("n"), most=mw.agg.max("n"))
+        windowed.aggregate("values", median=mw.agg.quantile("n", 0.5), best=mw.agg.top("n", 2))
+        stream.top("top", 2, by="n", window=window)
+        h = mw.testing.Harness(p)
+        for n in numbers:
+            h.send("a", {"n": n}, timestamp=1)
+        h.drain()
+        (found,), (values,), (top,) = (
+            [record.value for record in h.output(name)] for name in ("numbers", "values", "top")
+        )
+        assert (found["least"], str(found["most"])) == (1.0, "nan")
+        assert (values["median"], str(values["best"])) == (2.0, "[nan, 2.0]")
+        assert str([value["n"] for value in top["top"]]) == "[nan, 2.0]"
+
+
+def test_the_sum_of_one_truth_is_a_number() -> None:
+    p = mw.Pipeline("truths")
+    keyed = p.inject("a", source()).key_by(lambda value: "all")
+    for name, window in (("columns", mw.windows.tumbling(10)), ("rows", mw.windows.session(10))):
+        keyed.window(window).aggregate(name, total=mw.agg.sum("n"))
+    h = mw.testing.Harness(p)
+    h.send("a", {"n": True}, timestamp=1)
+    h.drain()
+    assert [repr(h.output(name)[0].value["total"]) for name in ("columns", "rows")] == ["1", "1"]
+
+
 @pytest.mark.parametrize("q", [0, 0.25, 0.5, 0.9, 1])
 @pytest.mark.parametrize("numbers", [[5, 1, 9, 7, 3, 3], [-math.inf, 1, 2, math.inf], [-math.inf, math.inf]])
 def test_a_quantile_lies_between_its_neighbours(q: float, numbers: list[float]) -> None:
@@ -592,10 +625,11 @@ def test_an_approximate_count_is_near_the_exact_one() -> None:
 
 
 @pytest.mark.parametrize("window", [mw.windows.tumbling(10), mw.windows.session(5)], ids=str)
-def test_a_sum_of_texts_is_an_error_that_says_where_they_come_from(window: Any) -> None:
+@pytest.mark.parametrize("aggregate", [mw.agg.sum, mw.agg.mean])
+def test_a_sum_of_texts_is_an_error_that_says_where_they_come_from(window: Any, aggregate: Any) -> None:
     p = mw.Pipeline("texts")
     stream = p.inject("in", mw.injectors.Records([]))
-    stream.key_by(lambda value: "all").window(window).aggregate("out", total=mw.agg.sum("price"))
+    stream.key_by(lambda value: "all").window(window).aggregate("out", total=aggregate("price"))
     h = mw.testing.Harness(p)
     with pytest.raises(mw.UserCodeError, match=r"'1.50' is not a number. Fields of CSV are text"):
         h.send("in", {"price": "1.50"}, timestamp=1)
