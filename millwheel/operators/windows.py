@@ -54,6 +54,8 @@ class Session:
         return f"session({self.gap})"
 
 
+_LONGEST = 1 << 63
+
 Fixed = Tumbling | Sliding
 Window = Tumbling | Sliding | Session
 
@@ -96,6 +98,8 @@ def duration(what: str, value: object, *, least: int | None = 1) -> int:
         raise PipelineError(
             f"{what} is a whole number of microseconds, such as 10 * millwheel.SECOND, not {value!r}"
         )
+    if abs(value) > _LONGEST:
+        raise PipelineError(f"{what} is {_LONGEST} microseconds at most, all of time, not {value!r}")
     if least is not None and value < least:
         raise PipelineError(
             f"{what} is {least} microsecond or more, not {value!r}"

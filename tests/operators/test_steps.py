@@ -190,6 +190,7 @@ BAD: dict[str, Any] = {
     "a size of 0": (lambda s: mw.windows.tumbling(0), "size"),
     "a size that is no number": (lambda s: mw.windows.sliding("1m", 5), "size"),
     "a fraction of a microsecond": (lambda s: mw.windows.tumbling(0.5), "whole number"),
+    "more than all of time": (lambda s: mw.windows.session(2**63 + 1), "gap is .* at most"),
     "a gap below 0": (lambda s: mw.windows.session(-1), "gap"),
     "no window": (lambda s: s.key_by("k").window(60), "millwheel.windows"),
     "a late policy that is none": (
