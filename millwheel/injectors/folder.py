@@ -6,7 +6,7 @@ import glob as globbing
 import os
 import stat as modes
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,20 @@ TABLES = ("parquet", "avro")
 """Formats of files that are written once, and known by their first kilobyte."""
 
 
+class _Index:
+    """Known files by their path, and where they are on the disk; valid until one of them moves."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self.by_path: dict[str, File] = {}
+        self.places: set[tuple[int, int]] = set()
+        for file in files:
+            self.add(file)
+
+    def add(self, file: File) -> None:
+        self.by_path[file.path] = file
+        self.places.add(file.identity.place)
+
+
 class Folder:
     """The files of a pattern. Invariant: a file has one name in `files`."""
 
@@ -54,6 +68,7 @@ class Folder:
         self._again = 0.0
         self._packed: dict[tuple[int, int], str] = {}
         self._all_at = 0.0
+        self._index: _Index | None = None
         self.watch: Watch | None = None
         """Reports which files have changed, if the folder is watched."""
         self.files: dict[str, File] = {}
@@ -61,13 +76,14 @@ class Folder:
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes that a task needs."""
-        return {**self.__dict__, "watch": None}
+        return {**self.__dict__, "watch": None, "_index": None}
 
     def committed(self, name: str, offset: int | None) -> None:
         """Records how far a file has been read, by this driver or an earlier one."""
         if name not in self.files:
             identity = Identity.parse(name)
             self.files[name] = File(identity, identity.path)
+            self._index = None
         self.files[name].read = max(self.files[name].read, offset or 0)
 
     def paths(self) -> Iterator[str]:
@@ -89,7 +105,8 @@ class Folder:
             )
         for path in self._match(found):
             self._add(path, found[path])
-        self._seen = {name: file.end for name, file in self.files.items() if file.end}
+        self._index = None
+        self._seen = self._ends()
         took = time.perf_counter() - started
         now = time.monotonic()
         self._again = now + took * PAUSE if len(found) > MANY else 0.0
@@ -99,27 +116,42 @@ class Folder:
     def _look_at_changes(self, watch: Watch) -> bool:
         """Checks the files written since the last scan; False: all must be checked.
 
-        A scan of 600 files takes 4 ms.
+        A scan of 600 files takes 4 ms. What is done here does not grow with the number of files, but for
+        a copy of the answer.
         """
         changed = watch.changes()
         if changed is None or time.monotonic() >= self._all_at:
             return False
         found = {path: stat for path in sorted(changed) if (stat := stat_file(path)) is not None}
-        by_path = {file.path: file for file in self.files.values()} if found else {}
-        places = {file.identity.place for file in by_path.values()}
+        index = self._index = self._index or _Index(self.files.values())
+        new = []
         for path, stat in found.items():
-            file = by_path.get(path)
-            place = (stat.st_ino, stat.st_dev)
-            known = file is not None and file.identity.place == place
-            if not known and (
-                file is not None or place in places or is_packed(path) or place in self._packed
-            ):
-                return False  # renamed, linked, replaced or packed: compare it with all others
-        for path in self._match(found):
-            self._add(path, found[path])
-        if found:
-            self._seen = {name: file.end for name, file in self.files.items() if file.end}
+            file, place = index.by_path.get(path), (stat.st_ino, stat.st_dev)
+            if file is None:
+                if place in index.places or place in self._packed or is_packed(path):
+                    return False  # renamed, linked, replaced or packed: compare it with all others
+                new.append(path)
+            elif file.identity.place != place or not self._is(file, path, stat):
+                return False
+        seen = dict(self._seen or {})
+        in_order = True
+        for path, stat in found.items():
+            file = index.by_path.get(path)
+            if file is not None:
+                self._update(file, path, stat)
+                in_order = in_order and file.identity.name in seen
+                seen[file.identity.name] = file.end
+        for path in new:
+            file = self._add(path, found[path])
+            if file is not None:
+                index.add(file)
+                seen[file.identity.name] = file.end
+        self._seen = seen if in_order else self._ends()
         return True
+
+    def _ends(self) -> dict[str, int]:
+        """By file with something to read: how far it may be read, in the order of `files`."""
+        return {name: file.end for name, file in self.files.items() if file.end}
 
     def _found(self) -> dict[str, os.stat_result]:
         """The existing files, each under one of its names: links do not count."""
@@ -217,7 +249,8 @@ class Folder:
                 file.end = rows
             file.size, file.changed = stat.st_size, stat.st_mtime_ns
 
-    def _add(self, path: str, stat: os.stat_result) -> None:
+    def _add(self, path: str, stat: os.stat_result) -> File | None:
+        """The new file; None while there is nothing in it to know it by."""
         if self.watch is not None and (stat.st_nlink > 1 or os.path.islink(path)):
             self.watch.lose()  # it may be written through another link
         form = self._form(path)
@@ -230,10 +263,11 @@ class Folder:
             if not end or (
                 lines == 2 and not is_packed(path) and identity.length == end and _one_line(path, end)
             ):
-                return  # it is empty, or has only a header
+                return None  # it is empty, or has only a header
         file = File(identity, path)
         self._update(file, path, stat)
         self.files[identity.name] = file
+        return file
 
     def _end(self, file: File, size: int) -> int:
         """How far a file may be read: to its end, or its last whole line if it may grow."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from millwheel.master.commit_entry import Holder
+from millwheel.master.finished import Finished
 from millwheel.master.journal import Committed, Partition
 from millwheel.master.ranges import Poll, SkewLimit, caught_up, choose_ranges
 from millwheel.model.injector import Offset
@@ -33,6 +34,7 @@ class Sources:
         self._percentiles = percentiles
         self._partitions = {source.name: partitions.get(source.name, {}) for source in sources}
         self._polled: dict[SourceName, Poll] = {}
+        self._finished: dict[SourceName, Finished] = {source.name: Finished() for source in sources}
         self._active: dict[tuple[SourceName, str], int] = {}
         self._jumped = 0
         self._turn = 0
@@ -85,13 +87,17 @@ class Sources:
             partitions = self._partitions[source.name]
             endless = not poll.bounded and not self._closes  # then its first poll is its end
             done = endless or (poll.bounded and all(name in poll.ends for name in source.injector.expected))
-            for name, end in poll.ends.items():
+            finished = self._finished[source.name]
+            finished.update(poll.ends)
+            for name, end in finished.others.items():
                 if name not in partitions:
                     check_name("a partition", name, f"the injector of {source.stream!r}", empty=True)
                 state = partitions.setdefault(name, Partition())
                 if caught_up(state.offset, end):
                     self._active.setdefault((source.name, name), now)
                     state.watermark = vouched(source.injector, name, end)
+                    if state.watermark == MAX_TIME:
+                        finished.add(name, end, state.newest)
                     done = done and (endless or state.watermark == MAX_TIME)
                 else:
                     self._active[source.name, name] = now
@@ -197,9 +203,10 @@ class Sources:
         reader, gap = next((entry for entry in self._gaps().items() if entry[1]), ("", 0))
         wanted = {reader} if 0 < gap <= bound else {reader, ""}
         sources = [source for source in self._sources if source.reader in wanted]
-        ranges = choose_ranges(
-            sources, self._polled, self._partitions, bound, tasks, unsplit, skew, self._turns
-        )
+        polled = {
+            name: poll._replace(ends=self._finished[name].others) for name, poll in self._polled.items()
+        }
+        ranges = choose_ranges(sources, polled, self._partitions, bound, tasks, unsplit, skew, self._turns)
         self.held_back = skew.held_back
         self._turn += 1
         self._turns |= {(item.source, item.partition): self._turn for item in ranges}
@@ -220,10 +227,10 @@ class Sources:
         """By injector: the estimated number of records of the last poll not read yet."""
         lag: dict[str, int] = {}
         for source in self._sources:
-            partitions, poll = self._partitions[source.name], self._polled.get(source.name)
+            partitions, others = self._partitions[source.name], self._finished[source.name].others
             lag[str(source.name)] = sum(
                 source.injector.size(name, partitions[name].offset, end)
-                for name, end in (poll.ends.items() if poll is not None else ())
+                for name, end in others.items()
                 if not caught_up(partitions[name].offset, end)
             )
         return lag
@@ -273,12 +280,13 @@ class Sources:
         self, source: Source, reading: set[tuple[SourceName, str]], now: int, ignored: set[str]
     ) -> SourceMark:
         injector, poll, partitions = source.injector, self._polled[source.name], self._partitions[source.name]
-        held, newest, final = MAX_TIME, MIN_TIME, poll.bounded
+        finished = self._finished[source.name]
+        held, newest, final = MAX_TIME, finished.newest, poll.bounded
         for name in injector.expected:
             if name not in poll.ends:  # it has not appeared: its last known value holds
                 mark, final = self._last_known(source, name), False
                 held = self._hold(source, held, name, mark, "is expected, and not there")
-        for name, end in poll.ends.items():
+        for name, end in finished.others.items():
             state = partitions[name]
             newest = max(newest, state.newest)
             if (source.name, name) in reading or name in ignored:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import millwheel as mw
-from millwheel.injectors import folder, inotify
+from millwheel.injectors import file_identity, folder, inotify
 from tests.input.reading import Follower, append, jsonl, opened, values
 
 Files = mw.injectors.Files
@@ -145,3 +145,24 @@ def test_a_file_system_of_the_network_is_polled(tmp_path: Path, monkeypatch: pyt
 
 def test_an_injector_that_is_watched_can_be_shipped(watched: Watched) -> None:
     pickle.loads(pickle.dumps(watched.injector))
+
+
+def test_many_files_do_not_make_the_look_at_one_of_them_longer(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        jsonl(tmp_path / f"{number:02d}.jsonl", [{"t": number}])
+    watched.after_a_call(50)
+    append(tmp_path / "07.jsonl", '{"t": 100}\n')
+    assert watched.after_a_call() == [{"t": 100}]  # from here on, files are found by their paths
+    named: list[str] = []
+    name = file_identity.Identity.name.fget
+    monkeypatch.setattr(
+        file_identity.Identity,
+        "name",
+        property(lambda identity: named.append(identity.path) or name(identity)),
+    )
+    append(tmp_path / "09.jsonl", '{"t": 101}\n')
+    jsonl(tmp_path / "new.jsonl", [{"t": 102}])
+    assert watched.after_a_call(2) == [{"t": 101}, {"t": 102}]
+    assert set(named) <= {str(tmp_path / f"{which}.jsonl") for which in ("07", "09", "new")}
