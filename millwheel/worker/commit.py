@@ -18,8 +18,9 @@ When it is made, and when productions may leave the process:
    its productions, and the next attempt answers with its report alone.
 3. *Compact* (the whole epoch in one process, `commit_compact`): all levels run, with every write deferred and
    no production outside; then the writes of the strong levels from the first to the last, then the sinks,
-   then the writes of the weak levels from the last to the first. Of two strong levels that follow each
-   other, the last shard of the first and the first shard of the second are one transaction (`transactions`).
+   then the writes of the weak levels from the last to the first. The intervals of a strong level that are in
+   one shard are one transaction, and of two strong levels that follow each other, so are the last shard of
+   the first and the first shard of the second (`transactions`).
    A hook that raises, or a crash before the first write: nothing is stored. Between strong writes: the levels
    that are stored answer from their checkpoints, and the later ones, whose senders are all committed, run on
    their output. Between the last strong write and the last weak one: as in 2.
@@ -48,6 +49,9 @@ from millwheel.worker.plan import Interval, Plan
 
 _LONGEST_WAIT = 60.0  # seconds until a write that waits for later levels is dropped
 _LOOK_EVERY = 0.002  # seconds
+_MOST_MERGED = 50_000
+"""Puts and deletes of a level in one transaction: a put of more takes longer than a second put, and a message
+to PostgreSQL has an end."""
 
 
 @dataclass
@@ -148,7 +152,7 @@ class StepCommit:
 
 @dataclass(frozen=True)
 class StepWrite:
-    """A step's atomic write, made at once, deferred, or merged with another level's."""
+    """A step's atomic write, made at once, deferred, or merged with others."""
 
     epoch: int
     level: int
@@ -235,23 +239,32 @@ def commit_compact(
 def transactions(strong: Sequence[StepWrite]) -> list[list[StepWrite]]:
     """Groups the writes of strong levels, in order of levels, into transactions.
 
-    The shard that a level wrote last is written first by the next one, and both are one transaction: all
-    senders of the later level are durable by then, or become so in it. That saves a transaction, and two
-    disk syncs, for each level after the first; with one shard the epoch is one transaction.
+    The intervals of a level that are in one shard are one transaction: they send nothing to each other, so
+    that it is as if one had been written just after the other. The shard that a level wrote last is written
+    first by the next one, and both are one transaction: all senders of the later level are durable by then,
+    or become so in it. With one shard the epoch is one transaction, which saves a put of object storage, or
+    two disk syncs, for each of the others.
     """
     found: list[list[StepWrite]] = []
     for level in sorted({one.level for one in strong}):
         mine = [one for one in strong if one.level == level]
+        places = {id(shard): place for place, shard in enumerate(one.shard for one in reversed(mine))}
         if found:
-            last = found[-1][-1].shard
-            mine.sort(key=lambda one: one.shard is not last)
+            places[id(found[-1][-1].shard)] = len(mine)
+        mine.sort(key=lambda one: -places[id(one.shard)])
         for one in mine:
-            before = found[-1][-1] if found else None
-            if before is not None and before.level < level and before.shard is one.shard:
+            if found and found[-1][-1].shard is one.shard and _may_join(found[-1], one):
                 found[-1].append(one)
             else:
                 found.append([one])
     return found
+
+
+def _may_join(together: Sequence[StepWrite], one: StepWrite) -> bool:
+    """Whether a write may be merged with others of its shard: of an earlier level, or few of its own."""
+    if together[-1].level < one.level:
+        return True
+    return sum(len(each.puts) + len(each.deletes) for each in (*together, one)) <= _MOST_MERGED
 
 
 def _make_together(writes: Sequence[StepWrite]) -> None:
@@ -264,7 +277,9 @@ def _make_together(writes: Sequence[StepWrite]) -> None:
         for one in writes:
             one.guard(get)
 
-    # Levels have computations of their own, so none deletes a key that another one puts.
+    # None deletes a key that another one puts: levels have computations of their own, and the intervals of a
+    # level their own tablets, but for IDs, of which any interval of a shard deletes those that have expired.
+    # One that has expired and is put again stays, as in a single write: deletes come before puts.
     puts = [put for one in writes for put in one.puts]
     deletes = [key for one in writes for key in one.deletes]
     writes[0].shard.write(puts, deletes, guard, kept=all(one.kept for one in writes))

@@ -31,14 +31,18 @@ from tests.simulator import pipelines
 _SHARDS = [MemoryShard([]) for _ in range(4)]
 
 
-def _deferred(level: int, shard: int) -> StepWrite:
-    return StepWrite(1, level, _SHARDS[shard], [], [], lambda get: None, lambda: None)
+def _deferred(level: int, shard: int, changes: int = 0) -> StepWrite:
+    puts = [(b"%d" % number, b"") for number in range(changes)]
+    return StepWrite(1, level, _SHARDS[shard], puts, [], lambda get: None, lambda: None)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_whatever_the_layout_a_level_is_never_durable_before_one_that_sends_to_it(layout: Any) -> None:
     writes = [_deferred(level, shard) for level, shards in enumerate(layout, 1) for shard in shards]
     found = transactions(writes)
+    # No level has two transactions on one shard.
+    parts = [{(one.level, id(one.shard)) for one in together} for together in found]
+    assert sum(map(len, parts)) == len(set().union(*parts))
     assert sorted(id(one) for part in found for one in part) == sorted(map(id, writes))
     durable: list[StepWrite] = []
     for together in found:
@@ -55,24 +59,40 @@ def test_each_level_behind_the_first_saves_a_transaction() -> None:
     assert len(transactions([_deferred(1, shard) for shard in range(4)])) == 4
 
 
-def test_where_one_of_two_writes_is_refused_neither_is_made() -> None:
+def test_the_intervals_of_a_level_in_one_shard_are_one_transaction_unless_they_are_very_large() -> None:
+    layout = [(level, shard) for level in (1, 2) for shard in (0, 1, 0, 1)]
+    assert [[(one.level, _SHARDS.index(one.shard)) for one in part] for part in _grouped(layout)] == [
+        [(1, 0), (1, 0)],
+        [(1, 1), (1, 1), (2, 1), (2, 1)],
+        [(2, 0), (2, 0)],
+    ]
+    large = [_deferred(1, 0, 20_000) for _ in range(5)]
+    assert [len(part) for part in transactions([*large, _deferred(2, 0, 20_000)])] == [2, 2, 2]
+
+
+def _grouped(layout: list[tuple[int, int]]) -> list[list[StepWrite]]:
+    return transactions([_deferred(level, shard) for level, shard in layout])
+
+
+@pytest.mark.parametrize("levels", [(2, 1), (1, 1)], ids=["two levels", "two intervals of a level"])
+def test_where_one_of_two_writes_is_refused_neither_is_made(levels: tuple[int, int]) -> None:
     store = MemoryStore(1)
 
     def refuse(get: Any) -> None:
         raise AlreadyCommitted
 
-    guards = {1: lambda get: None, 2: refuse}
     done: list[int] = []
     deferred = []
-    for level in (2, 1):
-        puts = [(f"level {level}".encode(), b"")]
-        durable = partial(done.append, level)
-        deferred.append(StepWrite(1, level, store.shards[0], puts, [], guards[level], durable))
+    for number, level in enumerate(levels):
+        puts = [(f"write {number}".encode(), b"")]
+        guard = refuse if number else lambda get: None
+        durable = partial(done.append, number)
+        deferred.append(StepWrite(1, level, store.shards[0], puts, [], guard, durable))
     plan: Any = type("Plan", (), {"epoch": 1})
     with pytest.raises(EpochMoved):
         commit_compact(plan, deferred, (), lambda: None)
     with store.shards[0].snapshot() as snapshot:
-        assert snapshot.get(b"level 1") is None
+        assert not list(snapshot.scan(b"write", b"x"))
     assert not done
 
 

@@ -36,11 +36,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.parametrize("compact_below", [0, 10**6], ids=["wide", "compact"])
-@pytest.mark.parametrize("slots", [1, 4])
-def test_an_epoch_in_one_process_is_two_puts_of_the_journal_and_one_for_each_interval_less_the_merged(
-    slots: int, compact_below: int, asked: Counter[str], tmp_path: Path
+@pytest.mark.parametrize(("slots", "shards"), [(1, 1), (4, 4), (4, 2), (4, 1)])
+def test_an_epoch_in_one_process_is_two_puts_of_the_journal_and_one_for_each_shard_and_level_less_the_merged(
+    slots: int, shards: int, compact_below: int, asked: Counter[str], tmp_path: Path
 ) -> None:
-    store = open_store(f"file://{tmp_path}/objects", shards=slots)
+    store = open_store(f"file://{tmp_path}/objects", shards=shards)
     driver, executor = take(pipeline({**sinks_in_memory()}), store, slots=slots, compact_below=compact_below)
     asked.clear()
     for _ in range(_EPOCHS):
@@ -48,12 +48,11 @@ def test_an_epoch_in_one_process_is_two_puts_of_the_journal_and_one_for_each_int
         assert plan is not None
         driver.run(plan, executor)
     asked.pop("get driver", None), asked.pop("put driver", None)  # the lease, by the clock
-    intervals = slots * _LEVELS
     merged = _LEVELS - 1  # the shard that a level writes last is written by the next one in the same step
     assert asked == {
         "create journal": 2 * _EPOCHS,
-        "create shard": (intervals - merged) * _EPOCHS,
-        "get shard": intervals * _EPOCHS,
+        "create shard": (shards * _LEVELS - merged) * _EPOCHS,
+        "get shard": slots * _LEVELS * _EPOCHS,
     }
     driver.close()
     store.close()

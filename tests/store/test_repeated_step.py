@@ -54,7 +54,7 @@ def _pipeline(sink: mw.Sink | None = None) -> mw.Pipeline:
 def planned(make_store: Callable[..., Store]) -> tuple[Driver, LocalExecutor, Store]:
     calls.clear()
     store = make_store(2)
-    driver, executor = take(_pipeline(), store, slots=3)
+    driver, executor = take(_pipeline(), store, slots=3, step_budget=600.0)
     return driver, executor, store
 
 
@@ -124,7 +124,7 @@ def test_after_a_crash_between_the_steps_and_the_commit_the_same_is_delivered(
     if not store.address.startswith("memory"):
         pytest.skip("two drivers on one folder need two processes")
     before = mw.sinks.Collect()
-    driver, executor = take(_pipeline(before), store, slots=3)
+    driver, executor = take(_pipeline(before), store, slots=3, step_budget=600.0)
     plan = driver.next_plan()
     assert plan is not None
     driver.journal.plan(plan, driver.graph)
@@ -134,7 +134,7 @@ def test_after_a_crash_between_the_steps_and_the_commit_the_same_is_delivered(
 
     calls.clear()
     after = mw.sinks.Collect()
-    driver, executor = take(_pipeline(after), store, slots=3)
+    driver, executor = take(_pipeline(after), store, slots=3, step_budget=600.0)
     plan = driver.next_plan()
     assert plan is not None
     driver.run(plan, executor)
@@ -147,13 +147,13 @@ def test_counts_of_a_repeated_step_are_counted_once(make_store: Callable[..., St
     store = make_store(2)
     if not store.address.startswith("memory"):
         pytest.skip("two drivers on one folder need two processes")
-    driver, executor = take(_pipeline(), store, slots=3)
+    driver, executor = take(_pipeline(), store, slots=3, step_budget=600.0)
     plan = driver.next_plan()
     assert plan is not None
     driver.journal.plan(plan, driver.graph)
     executor.execute(plan)
     store.close()
-    driver, executor = take(_pipeline(), store, slots=3)
+    driver, executor = take(_pipeline(), store, slots=3, step_budget=600.0)
     plan = driver.next_plan()
     assert plan is not None
     driver.run(plan, executor)
