@@ -34,7 +34,6 @@ def test_a_spark_that_does_not_start_says_which_java_it_needs(
         raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited\nmore")
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr("pyspark.__version__", version)
     monkeypatch.setattr("millwheel.spark.session.start_jvm", start)
     with pytest.raises(mw.EngineError, match=needs) as raised:
