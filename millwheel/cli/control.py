@@ -163,17 +163,8 @@ def _waiting(options: argparse.Namespace) -> dict[str, Any]:
 
 def text(found: Change) -> str:
     """A difference, a line for each part."""
-    lines = [
-        f"{sign} {what} {name}"
-        for what, added, removed in (
-            ("computation", found.added, found.removed),
-            ("injector", found.injectors_added, found.injectors_removed),
-            ("sink", found.sinks_added, found.sinks_removed),
-            ("edge", found.edges_added, found.edges_removed),
-        )
-        for sign, names in (("+", added), ("-", removed))
-        for name in names
-    ]
+    signs = {"added": "+", "removed": "-"}
+    lines = [f"{signs[what]} {part} {name}" for what, part, name in found.parts]
     lines += [f"= computation {name}" for name in found.kept]
     lines += [f"! {what}" for what in found.keys_changed]
     lines += [f"REFUSED: {why}" for why in found.refusals]

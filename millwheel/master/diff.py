@@ -53,10 +53,10 @@ class Change:
     """Why the change is impossible."""
 
     @property
-    def lines(self) -> list[str]:
-        """What is added, removed or changed, one line each; empty if nothing is."""
-        found = [
-            f"{what} {part} {name}"
+    def parts(self) -> list[tuple[str, str, str]]:
+        """What is ``added`` or ``removed``: that word, the kind of part, and its name."""
+        return [
+            (what, part, name)
             for part, added, removed in (
                 ("computation", self.added, self.removed),
                 ("injector", self.injectors_added, self.injectors_removed),
@@ -66,7 +66,14 @@ class Change:
             for what, names in (("added", added), ("removed", removed))
             for name in names
         ]
-        return [*found, *(f"changed key extractor: {text}" for text in self.keys_changed)]
+
+    @property
+    def lines(self) -> list[str]:
+        """What is added, removed or changed, one line each; empty if nothing is."""
+        return [
+            *(" ".join(part) for part in self.parts),
+            *(f"changed key extractor: {text}" for text in self.keys_changed),
+        ]
 
     def __str__(self) -> str:
         parts = [

@@ -84,17 +84,20 @@ class ArrowRows:
             columns.append(times.cast(arrow.date32()))
         if not self._fields:
             columns.append(arrow.array([json_text(record.value) for record in records], arrow.string()))
-        columns += [self._column(arrow, field, records) for field in self._fields]
+        columns += [field_column(self._sink, field, records) for field in self._fields]
         return arrow.record_batch(columns, schema=self.schema)
 
-    def _column(self, arrow: Any, field: Any, records: Sequence[Record]) -> Any:
-        try:
-            return arrow.array([record.value.get(field.name) for record in records], field.type)
-        except (AttributeError, arrow.ArrowException, TypeError, OverflowError) as error:
-            raise MillWheelError(
-                f"{self._sink}: a value has no field {field.name!r} that is {field.type} ({error}): the "
-                "schema is for dicts whose fields have its types; convert them with map() before the sink"
-            ) from error
+
+def field_column(sink: str, field: Any, records: Sequence[Record]) -> Any:
+    """Return a field of the records' values as an Arrow array."""
+    arrow = import_arrow(sink)
+    try:
+        return arrow.array([record.value.get(field.name) for record in records], field.type)
+    except (AttributeError, arrow.ArrowException, TypeError, OverflowError) as error:
+        raise MillWheelError(
+            f"{sink}: a value has no field {field.name!r} that is {field.type} ({error}): the "
+            "schema is for dicts whose fields have its types; convert them with map() before the sink"
+        ) from error
 
 
 def decode(batches: Iterable[bytes]) -> Any:

@@ -15,7 +15,7 @@ from millwheel.model.secrets import without_secrets
 from millwheel.model.sink import Sink
 from millwheel.objects import is_object_url
 from millwheel.sinks import object_publisher
-from millwheel.sinks.arrow_rows import arrow_field, import_arrow, utf8_text
+from millwheel.sinks.arrow_rows import arrow_field, field_column, import_arrow, utf8_text
 from millwheel.sinks.json_values import json_text
 from millwheel.sinks.object_staging import ObjectStaging
 from millwheel.sinks.parquet_publisher import EVERY, ROW_BYTES, ROWS, publisher, tables
@@ -99,7 +99,7 @@ class Parquet(Sink):
         if not self._fields:
             columns.append([json_text(record.value) for record in records])
         for field in self._fields:
-            columns.append(self._column(arrow, field, records))
+            columns.append(field_column("Parquet", field, records))
         arrays = [
             column.cast(field.type) if isinstance(column, arrow.Array) else arrow.array(column, field.type)
             for column, field in zip(columns, self._schema, strict=True)
@@ -108,15 +108,6 @@ class Parquet(Sink):
         with arrow.ipc.new_stream(buffer, self._schema) as writer:
             writer.write_batch(arrow.record_batch(arrays, schema=self._schema))
         (self._objects or Staging(self._path, repr(self))).put(epoch, shard, buffer.getvalue())
-
-    def _column(self, arrow: Any, field: Any, records: Sequence[Record]) -> Any:
-        try:
-            return arrow.array([record.value.get(field.name) for record in records], field.type)
-        except (AttributeError, arrow.ArrowException, TypeError, OverflowError) as error:
-            raise MillWheelError(
-                f"Parquet: a value has no field {field.name!r} that is {field.type} ({error}); the schema "
-                "is for dicts whose fields have its types"
-            ) from error
 
     def commit(self, epoch: int) -> None:
         if self._url is not None:

@@ -83,12 +83,17 @@ def read_identity(folder: Path) -> Identity | None:
             f"the store {folder} is damaged: its file {NAME} is not what was written. Restore the whole "
             "folder from a backup, or remove it and start again"
         )
-    if value["format"] not in (FORMAT, FORMAT_OF_MANY):
-        raise StoreError(
-            f"the store {folder} has format {value['format']}, and this millwheel reads formats {FORMAT} and "
-            f"{FORMAT_OF_MANY}: use the millwheel that made it, or a newer one"
-        )
+    check_manifest(value, f"the store {folder}", (FORMAT, FORMAT_OF_MANY))
     return identity_in(value)
+
+
+def check_manifest(value: dict[str, Any], store: str, formats: tuple[int, int]) -> None:
+    """Refuses a manifest of another format."""
+    if value["format"] not in formats:
+        raise StoreError(
+            f"{store} has format {value['format']}, and this millwheel reads formats {formats[0]} and "
+            f"{formats[1]}: use the millwheel that made it, or a newer one"
+        )
 
 
 def new_identity(shards: int, tablets: int, formats: tuple[int, int]) -> dict[str, Any]:

@@ -24,7 +24,14 @@ from millwheel.model.secrets import without_secrets
 from millwheel.objects import PATIENCE, Folder, Objects, open_objects
 from millwheel.store.base import Shard, Store
 from millwheel.store.formats import check_tablets
-from millwheel.store.lmdb.manifest import Identity, identity_in, new_identity, signed, unsigned
+from millwheel.store.lmdb.manifest import (
+    Identity,
+    check_manifest,
+    identity_in,
+    new_identity,
+    signed,
+    unsigned,
+)
 from millwheel.store.objects.lease import Lease
 from millwheel.store.objects.log import Log
 from millwheel.store.objects.shard import Clocks, ObjectShard
@@ -175,11 +182,7 @@ def read_identity(objects: Objects) -> Identity | None:
             f"{objects.name} is damaged: its object {NAME} is not what was written. Restore it from a "
             "version or a backup of the bucket"
         )
-    if value["format"] not in (FORMAT, FORMAT_OF_MANY):
-        raise StoreError(
-            f"{objects.name} has format {value['format']}, and this millwheel reads formats {FORMAT} and "
-            f"{FORMAT_OF_MANY}: use the millwheel that made it, or a newer one"
-        )
+    check_manifest(value, objects.name, (FORMAT, FORMAT_OF_MANY))
     return identity_in(value)
 
 
