@@ -31,6 +31,8 @@ from millwheel.model.time import DAY, MINUTE
 _RATES = (0.2, 1.0, 5.0, 20.0, 100.0)  # records a bucket: from a rare key to a busy one
 _SIZES = {"x 0": 0.0, "x 0.5": 0.5, "x 1.5": 1.5, "x 2": 2.0, "x 3": 3.0, "x 10": 10.0}
 _LENGTH = 12  # buckets: an hour
+_RARE = (0.2, 1.0)  # an hour of nothing is usual for such keys, so outages are planted too:
+_OUTAGES = {f"x 0 for {length}": length for length in (48, 96, 144, 288)}
 _DAYS = 4
 _LEARNED = 0.5  # of the time: an anomaly is planted behind it
 _SWING = 0.5  # of the daily cycle
@@ -50,11 +52,12 @@ class Case:
     kind: str
     counts: tuple[int, ...]
     begin: int
+    length: int = _LENGTH
 
     @property
     def side(self) -> int:
         """1 for a spike, -1 for a dip, 0 where nothing is planted."""
-        size = _SIZES.get(self.kind, 1.0)
+        size = _size(self.kind)
         return (size > 1.0) - (size < 1.0)
 
 
@@ -65,7 +68,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     cases = [
         _generated(rate, kind, seed)
         for rate in _RATES
-        for kind in (*_SIZES, "none")
+        for kind in (*_SIZES, *(_OUTAGES if rate in _RARE else ()), "none")
         for seed in range(repeats)
     ]
     result = {"generated": _compare(cases, settings)}
@@ -81,17 +84,25 @@ def _generated(rate: float, kind: str, seed: int) -> Case:
     rng = random.Random(f"{rate} {kind} {seed}")
     a_day = DAY // (5 * MINUTE)
     buckets = _DAYS * a_day
-    begin = rng.randrange(int(buckets * _LEARNED), buckets - 3 * _LENGTH)
+    length = _OUTAGES.get(kind, _LENGTH)
+    begin = rng.randrange(int(buckets * _LEARNED), buckets - length - 2 * _LENGTH)
     peak = rng.randrange(a_day)
     usual = [rate * (1 + _SWING * math.cos(2 * math.pi * (n - peak) / a_day)) for n in range(buckets)]
-    return Case(f"{rate:g} a bucket", kind, _planted(rng, usual, kind, begin), begin)
+    return Case(f"{rate:g} a bucket", kind, _planted(rng, usual, kind, begin, length), begin, length)
 
 
-def _planted(rng: random.Random, usual: Sequence[float], kind: str, begin: int) -> tuple[int, ...]:
-    size = _SIZES.get(kind, 1.0)
+def _planted(
+    rng: random.Random, usual: Sequence[float], kind: str, begin: int, length: int = _LENGTH
+) -> tuple[int, ...]:
+    size = _size(kind)
     return tuple(
-        _poisson(rng, rate * (size if begin <= n < begin + _LENGTH else 1.0)) for n, rate in enumerate(usual)
+        _poisson(rng, rate * (size if begin <= n < begin + length else 1.0)) for n, rate in enumerate(usual)
     )
+
+
+def _size(kind: str) -> float:
+    """What the usual counts are multiplied by."""
+    return 0.0 if kind in _OUTAGES else _SIZES.get(kind, 1.0)
 
 
 def _edits(repeats: int) -> list[Case]:
@@ -224,12 +235,12 @@ def judge(cases: Sequence[Case], alarms: Sequence[Sequence[Alarm]]) -> dict[str,
         inside = [
             row - case.begin
             for row, side in of_case
-            if case.side and side == case.side and case.begin <= row < case.begin + _LENGTH + 1
+            if case.side and side == case.side and case.begin <= row <= case.begin + case.length
         ]
         if case.side:
             told.setdefault((case.source, case.kind), []).append(min(inside, default=None))
-        away = (row for row, _ in of_case if not (case.side and case.begin <= row < case.begin + 3 * _LENGTH))
-        false += sum(1 for _ in away)
+        near = case.length + 2 * _LENGTH if case.side else 0
+        false += sum(not case.begin <= row < case.begin + near for row, _ in of_case)
     found = sum(delay is not None for delays in told.values() for delay in delays)
     return {
         "false": false,

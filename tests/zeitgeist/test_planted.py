@@ -32,3 +32,10 @@ def test_an_alarm_of_the_wrong_side_is_no_find_and_one_elsewhere_is_false() -> N
     told = planted.judge([SPIKE, NONE], [[(301, -1)], [(10, 1), (200, -1)]])
     assert (told["false"], told["recall"]) == (2, 0.0)
     assert planted.judge([SPIKE], [[(302, 1)]])["sizes"][0]["delay"] == 2
+
+
+def test_a_longer_outage_may_be_found_until_it_ends() -> None:
+    long = planted.Case("keys", "x 0 for 96", CALM, 300, length=96)
+    told = planted.judge([long, long, long], [[(360, -1)], [(390, 1)], [(300 + 96 + 30, -1)]])
+    assert (told["sizes"][0]["found"], told["sizes"][0]["delay"]) == (1, 60)
+    assert told["false"] == 1
