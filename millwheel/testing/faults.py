@@ -53,7 +53,7 @@ class Faults:
     """A hook takes so long that its step leaves the rest of its records."""
     cut: float = 0.02
     """The store is cut off during a step's read, or a write, which it then repeats."""
-    jump: float = 0.05
+    jump: float = 0.1
     """The clock jumps, forwards or backwards."""
     reshape: float = 0.2
     """Between two epochs, key intervals are moved, split and merged."""
