@@ -14,14 +14,19 @@ RECORDS = 6_000
 
 
 class Steady(mw.Injector):
-    """Up to sixty records more with each poll; two partitions."""
+    """Up to sixty records more with each poll, as far as the test allows; two partitions.
 
-    def __init__(self) -> None:
-        self.given = 0
+    How far it is is in a file, so that neither a restart nor a change of the pipeline begins anew.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
 
     def poll(self) -> Mapping[str, int]:
-        self.given = min(self.given + 30, RECORDS // 2)
-        return {"even": self.given, "odd": self.given}
+        given = min(_number(self.folder / "given", 0) + 30, _number(self.folder / "allowed", RECORDS // 2))
+        (self.folder / "given.part").write_text(str(given))
+        os.replace(self.folder / "given.part", self.folder / "given")
+        return {"even": given, "odd": given}
 
     def read(self, partition: str, start: int | None, end: int) -> Iterable[mw.Record]:
         for number in range(start or 0, end):
@@ -32,8 +37,16 @@ class Steady(mw.Injector):
 
     def low_watermark(self, partition: str, offset: int | None) -> int:
         done = offset or 0
-        self.given = max(self.given, done)  # those of an injector before it
         return mw.MAX_TIME if done >= RECORDS // 2 else 2 * done * 1000
+
+
+def allow(folder: Path, part: float) -> None:
+    """Lets the injector give a part of its records."""
+    (folder / "allowed").write_text(str(int(RECORDS // 2 * part)))
+
+
+def _number(path: Path, otherwise: int) -> int:
+    return int(path.read_text()) if path.exists() else otherwise
 
 
 class Sums(mw.Computation):
@@ -90,7 +103,7 @@ def pipeline(folder: str = "") -> mw.Pipeline:
     """The pipeline, with its output in a folder."""
     folder = folder or os.environ[OUTPUT]
     built = mw.Pipeline("under tools")
-    built.inject("in", Steady())
+    built.inject("in", Steady(folder))
     built.add(Sums(), inputs={"in": mw.by("user")}, outputs=["sums"])
     built.sink("sums", ByEpoch(folder))
     return built
