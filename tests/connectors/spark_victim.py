@@ -60,8 +60,12 @@ def injectors(config: dict[str, Any], spark: SparkSession) -> Iterator[tuple[str
     folder = config["folder"]
     for name, source in config["sources"].items():
         spool = f"{folder}/spool-{name}"
-        if name == "files":
+        if name in ("files", "s3-files"):
             yield name, mw.injectors.Files(source["pattern"], timestamp="t", slack=0)
+        elif name == "s3-ordered":
+            yield name, mw.injectors.OrderedFiles(source["pattern"], timestamp="t", slack=0)
+        elif name == "iceberg":
+            yield name, mw.injectors.Iceberg(source["catalog"], "ns.table", timestamp="t")
         elif name == "delta":
             yield name, mw.injectors.Delta(source["table"], timestamp="t")
         elif name == "http":
@@ -99,7 +103,8 @@ class Batches:
 
 def sinks(config: dict[str, Any], spark: SparkSession) -> Iterator[mw.Sink]:
     """Those that the configuration has."""
-    for name, sink in config["sinks"].items():
+    for whole, sink in config["sinks"].items():
+        name = whole.removeprefix("s3-")  # the folder is a URL there, and the catalog's warehouse
         if name == "jsonlines":
             yield mw.sinks.JsonLines(sink["folder"], file_size=4_000)
         elif name == "parquet":
