@@ -41,7 +41,10 @@ TABLES = ("parquet", "avro")
 
 
 class _Index:
-    """Known files by their path, and where they are on the disk; valid until one of them moves."""
+    """Known files by their path and by their place on the disk.
+
+    Valid until one of them moves.
+    """
 
     def __init__(self, files: Iterable[File]) -> None:
         self.by_path: dict[str, File] = {}
@@ -150,7 +153,7 @@ class Folder:
         return True
 
     def _ends(self) -> dict[str, int]:
-        """By file with something to read: how far it may be read, in the order of `files`."""
+        """How far each file with something to read may be read, in the order of `files`."""
         return {name: file.end for name, file in self.files.items() if file.end}
 
     def _found(self) -> dict[str, os.stat_result]:

@@ -1,4 +1,4 @@
-"""Waits for notifications of PostgreSQL (``LISTEN``), so that the driver need not poll the server."""
+"""Waits for notifications of PostgreSQL (``LISTEN``), in place of polling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEEPALIVE: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, 
 
 
 class Listener:
-    """Calls, from its thread, on each notification of a channel, and whenever it begins to listen.
+    """Calls, from its thread, on each notification and whenever it starts to listen.
 
     What was notified while it did not listen is lost: so it calls once it listens again.
     """

@@ -189,7 +189,7 @@ class TableLog(Injector):
         return to_records(rows, self._timestamp, self._id, self._unit)
 
     def _columns(self, fields: FieldNames, rows: Any) -> RecordBatch | FieldColumns:
-        """Some columns of rows, without IDs; the rows as records if a row must be parsed alone."""
+        """Columns of rows, without IDs; records if a row must be parsed alone."""
         from millwheel.injectors.arrow_columns import columns_of  # with NumPy
 
         def whole(limit: int | None) -> RecordBatch:

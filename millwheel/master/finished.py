@@ -1,4 +1,4 @@
-"""The partitions of an injector that are read to their end, and do not hold its watermark.
+"""The partitions that are read to their end, and do not hold the watermark.
 
 In a folder of logs these are almost all files. Nothing about them changes until they grow, so planning an
 epoch passes over them: with 2,000 files that were read, it took 8 ms of CPU time for each epoch.

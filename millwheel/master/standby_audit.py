@@ -1,4 +1,4 @@
-"""Verifies the store while a standby waits, so that a takeover need not verify all of it.
+"""Verifies the store while a standby waits, to shorten a takeover.
 
 Without it a takeover on LMDB audited every entry of the store: 1 s of CPU time for a million keys.
 """

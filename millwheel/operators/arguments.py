@@ -1,4 +1,4 @@
-"""Arguments of operators: a missing or misspelt one is a `PipelineError` with those that there are."""
+"""Arguments of operators: a missing or misspelt one is a `PipelineError`."""
 
 from __future__ import annotations
 

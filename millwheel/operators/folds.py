@@ -133,7 +133,7 @@ class Max(_Two):
 
 
 def nan_last(value: Any) -> tuple[bool, Any]:
-    """The sort key of a value: NaN, which compares with nothing, comes after all numbers.
+    """The sort key of a value: NaN comes after all numbers.
 
     >>> sorted([2.0, float("nan"), 1.0], key=nan_last)
     [1.0, 2.0, nan]

@@ -61,7 +61,7 @@ class Shape:
         return [aggregate.create() for aggregate in self.aggregates.values()]
 
     def copies(self, value: Any, windows: int) -> Iterable[Any]:
-        """A record's value for each of its windows, which share no object that may change."""
+        """A record's value for each of its windows; they share no mutable object."""
         if windows == 1 or not self._changes_values:
             return repeat(value, windows)
         packed = pack(value)

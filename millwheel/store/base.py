@@ -112,7 +112,7 @@ class Store(abc.ABC):
         return None
 
     def verify_ahead(self, interrupted: Callable[[], bool]) -> int:
-        """Does ahead of time, while another driver leads, what `lock` would have to verify.
+        """Verifies ahead of `lock`, while another driver leads.
 
         Returns the number of pages that were new; ends early once ``interrupted()``.
         """

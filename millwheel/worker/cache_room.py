@@ -1,4 +1,4 @@
-"""Eviction from a full cache: the least recently used rows, and the far end of the timer index (8.3)."""
+"""Eviction from a full cache: by use for rows, by time for timers (8.3)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Header:
 
 
 def make_room(shelf: Shard, place: bytes, header: Header, limit: int, guard: Callable[[Get], None]) -> None:
-    """Evicts the far end of a timer index that has more than half of the room, then rows.
+    """Evicts the far end of a timer index of more than half of the room, then rows.
 
     Those go that were used least recently.
     """

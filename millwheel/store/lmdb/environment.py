@@ -199,7 +199,7 @@ class LmdbShard:
                 audit(path, file, meta, self._known)
 
     def verify_ahead(self, interrupted: Callable[[], bool]) -> int:
-        """Audits the file, so that `verify` need not repeat it for pages that stay as they are.
+        """Audits the file, so that `verify` can pass over unchanged pages.
 
         Returns the number of pages whose entries were read. Others may write meanwhile.
         """

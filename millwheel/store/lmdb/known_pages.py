@@ -19,7 +19,9 @@ class Interrupted(Exception):
 
 
 class KnownPages:
-    """Leaf pages with sound entries, each with a digest of its bytes: 8 bytes for a page of 4,096.
+    """Leaf pages with sound entries, each by a digest of its bytes.
+
+    A digest has 8 bytes, a page 4,096.
 
     Whether a leaf's entries are sound depends on its bytes alone, and not on the state of the file.
     """
