@@ -261,10 +261,7 @@ def transactions(strong: Sequence[StepWrite]) -> list[list[StepWrite]]:
 
 
 def _may_join(together: Sequence[StepWrite], one: StepWrite) -> bool:
-    """Whether a write may be merged with others of its shard.
-
-    Those are of an earlier level, or few of its own.
-    """
+    """Whether a write may be merged with others, before it, of its shard."""
     if together[-1].level < one.level:
         return True
     return sum(len(each.puts) + len(each.deletes) for each in (*together, one)) <= _MOST_MERGED
