@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import time
 from collections import Counter
@@ -25,6 +26,8 @@ from millwheel.store.tools.check import check
 from tests.crash.victims import Victim, output
 from tests.servers.postgres import Cluster, cluster
 from tests.servers.processes import Unavailable
+from tests.servers.s3 import ENVIRONMENT, Server
+from tests.servers.s3 import server as s3_server
 
 SECONDS = 600 if os.environ.get("MILLWHEEL_NIGHTLY") else 30
 _WANTED = {"worker killed", "driver killed", "driver taken over"}
@@ -34,17 +37,20 @@ _MOST_DRIVERS = 8  # of one run; then it is left alone
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(SECONDS + 600)]
 
 _SHAPES: list[dict[str, Any]] = [
-    {"compact_below": 0, "target": 0.3, "pace": 0.00001, "shared": True},
+    {"compact_below": 0, "target": 0.3, "pace": 0.00001, "store": "postgresql"},
+    {"compact_below": 2_000, "target": 0.3, "pace": 0.00001, "store": "s3"},
     {"compact_below": 0, "target": 0.3},
     {"compact_below": 10**9, "target": 0.2},
     {"compact_below": 2_000, "target": 0.3, "weak": True, "step_budget": 0.05},
+    {"compact_below": 0, "target": 0.3, "store": "s3"},
+    {"compact_below": 10**9, "target": 0.2, "pace": 0.00001, "store": "file"},
     {"compact_below": 0, "target": 0.4, "slots": 2, "master": "local-cluster[2,1,1024]"},
 ]
-"""Of which those that are shared have their store in PostgreSQL, whose server then has mishaps of its own."""
+"""With a server as their store, that has mishaps of its own. The first three are one of each kind."""
 
 
 @pytest.fixture
-def server() -> Iterator[Cluster | None]:
+def database() -> Iterator[Cluster | None]:
     """A PostgreSQL that can be crashed; None where there is none, and those rounds are left out."""
     try:
         with cluster() as found:
@@ -54,29 +60,53 @@ def server() -> Iterator[Cluster | None]:
         yield None
 
 
+@pytest.fixture
+def storage() -> Iterator[Server | None]:
+    """An S3 server that can be killed; None where there is none, and those rounds are left out."""
+    try:
+        with s3_server() as found:
+            found.make_bucket("chaos")
+            yield found
+    except Unavailable as reason:
+        print(f"no round with S3: {reason}")
+        yield None
+
+
 def test_nothing_is_lost_and_nothing_doubled(
     source: Path,
     expected: dict[str, Counter[str]],
-    server: Cluster | None,
+    database: Cluster | None,
+    storage: Server | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_HOME", os.path.dirname(pyspark.__file__))
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
     rng = random.Random(int(os.environ.get("MILLWHEEL_CHAOS_SEED", "1")))
     until = time.monotonic() + SECONDS
     done: Counter[str] = Counter()
     rounds = 0
-    shapes = [shape for shape in _SHAPES if server is not None or not shape.get("shared")]
-    while time.monotonic() < until or rounds < 2 or not done.keys() >= _WANTED:
+    servers = {"postgresql": database, "s3": storage}
+    shapes = [shape for shape in _SHAPES if servers.get(shape.get("store", ""), "none") is not None]
+    while time.monotonic() < until or rounds < 3 or not done.keys() >= _WANTED:
         shape = {**shapes[rounds % len(shapes)], "progress": False}
         rounds += 1
         folder = tmp_path / str(rounds)
-        shared = server if shape.pop("shared", False) else None
-        store = str(folder / "store") if shared is None else shared.make_database(f"chaos-{rounds}")
-        # A part of the time belongs to what is shared.
-        share = until if shared is None else min(until, time.monotonic() + SECONDS / 3)
-        _Round(source, folder, shape, rng, done, store, shared).run(share)
-        assert output(folder / "out") == expected, f"round {rounds}, {shape}, after {dict(done)}"
+        monkeypatch.setenv("MILLWHEEL_COPIES", str(folder / "copies"))
+        kind = shape.pop("store", "")
+        server = servers.get(kind)
+        store = str(folder / "store")
+        if isinstance(server, Cluster):
+            store = server.make_database(f"chaos-{rounds}")
+        elif isinstance(server, Server):
+            store = server.url("chaos", str(rounds))
+        elif kind == "file":
+            store = f"file://{store}"
+        # A part of the time belongs to what has a server.
+        share = until if server is None else min(until, time.monotonic() + SECONDS / 3)
+        _Round(source, folder, shape, rng, done, store, server).run(share)
+        assert output(folder / "out") == expected, f"round {rounds}, {shape}, {kind}, after {dict(done)}"
         opened = open_store(store)
         assert not check(opened).problems
         opened.close()
@@ -94,7 +124,7 @@ class _Round:
         rng: random.Random,
         done: Counter[str],
         store: str,
-        server: Cluster | None,
+        server: Cluster | Server | None,
     ) -> None:
         self._source = source
         self._folder = folder
@@ -135,8 +165,10 @@ class _Round:
         """What happens next: everything in turns, in an order of its own each time."""
         if not self._deck:
             self._deck += ("worker", "worker", "worker", "executor", "driver", "stop", "disk")
-            if self._server is not None:
+            if isinstance(self._server, Cluster):
                 self._deck += ("cut", "cut", "crash")
+            elif self._server is not None:
+                self._deck += ("crash", "crash")
             self._rng.shuffle(self._deck)
         return self._deck.pop()
 
@@ -152,6 +184,7 @@ class _Round:
             if what == "driver":
                 victim.kill()
                 self._done["driver killed"] += 1
+                self._lose_disk()
                 return False
             if what == "stop" and not self._stopped:
                 self._stop(victim)
@@ -171,12 +204,24 @@ class _Round:
     def _disturb_server(self, what: str) -> None:
         """All its connections are cut, in the middle of whatever; or it crashes, and is there again soon."""
         assert self._server is not None
+        if isinstance(self._server, Server):
+            self._server.stop()
+            self._server.start()
+            self._done["object storage crash"] += 1
+            return
         if what == "cut":
             self._server.run(_CUT)
         else:
             self._server.stop(signal.SIGQUIT)
             self._server.start()
         self._done["database " + what] += 1
+
+    def _lose_disk(self) -> None:
+        """What is kept on a disk of the cluster goes with every other driver that is killed."""
+        copies = self._folder / "copies"
+        if copies.exists() and not self._stopped and self._rng.random() < 0.5:
+            shutil.rmtree(copies)
+            self._done["working copies lost"] += 1
 
     def _stop(self, victim: Victim) -> None:
         """The driver stands still, with all that it has started; another one takes over."""
