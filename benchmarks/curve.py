@@ -85,15 +85,15 @@ def measure(
     with ExitStack() as stack:
         targets: dict[str, Callable[[], writer.Target | None]] = {"files": lambda: None}
         try:
-            targets["Kafka"] = _topics(stack)
+            targets["Kafka"] = topics(stack)
         except Exception as error:  # no broker on this machine
             absent["Kafka"] = str(error)
         for source, target in targets.items():
             for rate in rates:
                 for stages in STAGES:
                     case = {"system": OWN, "source": source, "stages": stages, "rate": rate}
-                    turn(case, _starter(stages, place := target()), place)
-    turn({"system": WEAK, "source": "files", "stages": 1, "rate": 1_000}, _starter(1, None, weak=True))
+                    turn(case, starter(stages, place := target()), place)
+    turn({"system": WEAK, "source": "files", "stages": 1, "rate": 1_000}, starter(1, None, weak=True))
     for name, start in PEERS.items():
         for rate in rates:
             if not turn({"system": name, "source": "files", "stages": 1, "rate": rate}, start):
@@ -161,7 +161,7 @@ def show(points: Sequence[Point], reached: Sequence[dict[str, Any]]) -> None:
         print(f"{results.verdict(goal['passed'])}  {goal['what']}: {goal['is']}, goal at most {goal['most']}")
 
 
-def _starter(stages: int, target: writer.Target | None, *, weak: bool = False) -> latency.Start:
+def starter(stages: int, target: writer.Target | None, *, weak: bool = False) -> latency.Start:
     @contextmanager
     def start(spark: SparkSession, source: Path, out: Path, work: Path) -> Iterator[Callable[[], None]]:
         injector = None
@@ -179,7 +179,7 @@ def _starter(stages: int, target: writer.Target | None, *, weak: bool = False) -
     return start
 
 
-def _topics(stack: ExitStack) -> Callable[[], writer.Target]:
+def topics(stack: ExitStack) -> Callable[[], writer.Target]:
     """Makes a topic for each turn, on a broker of its own."""
     from tests.servers.kafka import broker
 

@@ -58,8 +58,8 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no broker")
 
     monkeypatch.setattr(latency, "turn", turn)
-    monkeypatch.setattr(curve, "_topics", no_broker)
-    monkeypatch.setattr(curve, "_starter", lambda *given, **options: there)
+    monkeypatch.setattr(curve, "topics", no_broker)
+    monkeypatch.setattr(curve, "starter", lambda *given, **options: there)
     monkeypatch.setattr(curve, "PEERS", {"fails": fails, "absent": absent, "there": there})
 
 
