@@ -18,9 +18,9 @@ _SEEDS = 8
 Value = Callable[[random.Random, int], float]
 
 
-def series() -> dict[str, list[Series]]:
-    """By kind, a few series each: seven days to learn from, then an anomaly at a row that varies."""
-    return {kind: [_make(kind, seed) for seed in range(_SEEDS)] for kind in (*_ODD, *_CALM)}
+def series(kinds: Sequence[str] = ()) -> dict[str, list[Series]]:
+    """By kind, or those named, some series: seven days to learn from, then an anomaly at a random row."""
+    return {kind: [_make(kind, seed) for seed in range(_SEEDS)] for kind in kinds or (*_ODD, *_CALM)}
 
 
 def _make(kind: str, seed: int) -> Series:

@@ -3,14 +3,14 @@
 Each series is judged row by row, with nothing known of what comes behind the row. Beside the detector stands
 one that knows nothing of seasons and reports values far from a sliding mean.
 
-The score of the default says how well it fits these series. What to expect of others is the validated score:
-a category is judged with the sensitivity that is best for the other categories, a file with the one that is
-best for the other files. Generated series with known answers say what kinds of anomaly are found.
+The score of the default says how well it fits these series. What to expect of others is the nested score: a
+category is judged with the parameters, all that shape the model, that are best for the other categories; a
+file with those that are best for the other files. The validated score chooses the sensitivity alone so.
+Generated series with known answers say what kinds of anomaly are found.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections import deque
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import labelled, results
+from benchmarks import labelled, nested, results
+from benchmarks.rarities import Ranks, Shape
 from millwheel.apps.zeitgeist import nab
 from millwheel.apps.zeitgeist.offline import detect
 from millwheel.apps.zeitgeist.settings import Settings
@@ -30,7 +31,6 @@ SETTINGS = Settings(kind="values", width=SECOND)
 """Of all series. A bucket is a row: none has two in a second."""
 GENERATED = Settings(kind="values", width=5 * MINUTE)
 _GOAL, _AIM = 65.0, 70.0  # of the score that is validated by category
-LEVELS = tuple(level / 10 for level in range(22, 35))  # what is chosen from, with the neighbours' mean
 _WINDOW, _FAR = 300, 5.0  # of the sliding mean: rows, and standard deviations
 
 
@@ -48,20 +48,15 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     by_category = {
         name: _overall(parts, "zeitgeist") for name, parts in categories.items() if _windows(parts)
     }
-    levels = _by_level(everything)
     result = {
         "quick": quick,
         "score": overall,
-        "validated_by_category": validated(levels, [name.split("/")[0] for name in scores]),
-        "validated_by_file": validated(levels, list(scores)),
+        **_validated(everything, quick=quick),
         "score_without_each_category": {
             name: _overall(
                 [part for other in categories if other != name for part in categories[other]], "zeitgeist"
             )
             for name in by_category
-        },
-        "score_by_sensitivity": {
-            level: _normal([points[level] for points, _ in levels.values()], levels) for level in LEVELS
         },
         "generated": _generated(),
         "microseconds_a_value": _microseconds(everything),
@@ -99,22 +94,39 @@ def _score(series: nab.Series) -> dict[str, Any]:
     }
 
 
-Levels = dict[str, tuple[dict[float, float], int]]
-"""By series: what each sensitivity earns, and the number of windows."""
-
-
-def _by_level(everything: Sequence[nab.Series]) -> Levels:
-    levels: Levels = {}
-    for series in everything:
-        points = {}
-        for level in LEVELS:
-            found = detect(
-                dataclasses.replace(SETTINGS, sensitivity=level),
-                zip(series.times, series.values, strict=True),
-            )
-            points[level] = nab.score(found, series.windows, series.probation)
-        levels[series.name] = points, len(series.windows)
-    return levels
+def _validated(everything: Sequence[nab.Series], *, quick: bool) -> dict[str, Any]:
+    """The scores with parameters that are chosen without the series that is scored, and the ablation."""
+    ranks = [Ranks(SETTINGS, series) for series in everything]
+    names = [series.name for series in everything]
+    categories = [name.split("/")[0] for name in names]
+    windows = [len(series.windows) for series in everything]
+    own = nested.earned(ranks, [Shape()])
+    grids = [
+        nested.earned(ranks, nested.grid(number, 6) if quick else nested.grid(number))
+        for number in range(1 if quick else nested.GRIDS)
+    ]
+    points = nested.mean([nested.validated(choices, categories)[0] for choices in grids])
+    by_file = nested.mean([nested.validated(choices, names)[0] for choices in grids])
+    return {
+        "validated_by_category": nested.normal(nested.validated(own, categories)[0], windows),
+        "validated_by_file": nested.normal(nested.validated(own, names)[0], windows),
+        "nested_by_category": nested.normal(points, windows),
+        "nested_by_file": nested.normal(by_file, windows),
+        "nested_error": nested.error(points, [0.0] * len(points), windows),
+        "nested_of_each_grid": [
+            nested.normal(nested.validated(choices, categories)[0], windows) for choices in grids
+        ],
+        "nested": nested.by_category(points, windows, categories),
+        "chosen": [
+            {category: {**shape._asdict(), "sensitivity": level} for category, (shape, level) in each.items()}
+            for each in (nested.validated(choices, categories)[1] for choices in grids)
+        ],
+        "ablation": nested.ablation(ranks, categories, quick),
+        "score_by_sensitivity": {
+            level: nested.normal([each.score(Shape(sensitivity=level)) for each in ranks], windows)
+            for level in nested.LEVELS
+        },
+    }
 
 
 def _microseconds(everything: Sequence[nab.Series]) -> float:
@@ -126,29 +138,6 @@ def _microseconds(everything: Sequence[nab.Series]) -> float:
             detect(SETTINGS, zip(series.times, series.values, strict=True))
         passes.append(time.process_time() - began)
     return 1e6 * min(passes) / sum(len(series.values) for series in everything)
-
-
-def _normal(points: Sequence[float], levels: Levels) -> float:
-    return nab.normalise(sum(points), sum(windows for _, windows in levels.values()))
-
-
-def validated(levels: Levels, groups: Sequence[str]) -> float:
-    """The score of each group with the sensitivity that is best for all others.
-
-    What one sensitivity earns is the mean with its two neighbours: a best by luck is no choice.
-    """
-    inner = range(1, len(LEVELS) - 1)
-
-    def smooth(points: dict[float, float], at: int) -> float:
-        return statistics.fmean(points[LEVELS[near]] for near in (at - 1, at, at + 1))
-
-    by_group = list(zip(groups, (points for points, _ in levels.values()), strict=True))
-    total = []
-    for group in dict.fromkeys(groups):
-        others = [points for name, points in by_group if name != group]
-        best = max(inner, key=lambda at: sum(smooth(points, at) for points in others))
-        total += [smooth(points, best) for name, points in by_group if name == group]
-    return _normal(total, levels)
 
 
 def _generated() -> dict[str, dict[str, float]]:
@@ -209,6 +198,14 @@ def _print(result: dict[str, Any]) -> None:
     print(results.table(["generated", "anomalies", "found", "false in 1,000 rows"], kinds))
     print(f"fitted {result['score']:.1f}; validated by file {result['validated_by_file']:.1f}")
     print(f"{result['microseconds_a_value']:.1f} microseconds of CPU a value")
+    rows = [
+        [name, part["by_category"], part["difference"], part["error"], *part["categories"].values()]
+        for name, part in result["ablation"].items()
+    ]
+    print(results.table(["ablation", "nested", "difference", "its error", *result["categories"]], rows))
+    near = f"standard error {result['nested_error']:.1f}, {len(result['chosen'])} grids"
+    print(f"nested by category {result['nested_by_category']:.1f} ({near})")
+    print(f"nested by file {result['nested_by_file']:.1f}")
     score = result["validated_by_category"]
     goals = f"goal {_GOAL:.0f}, aim {_AIM:.0f}"
     print(f"{results.verdict(score >= _GOAL)}  validated by category {score:.1f}; {goals}")

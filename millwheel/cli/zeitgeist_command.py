@@ -64,7 +64,7 @@ def add_command(commands: Any) -> argparse.ArgumentParser:
     add("--store", default="memory:", help="where the models are kept (default: memory:, for one run)")
     add("--width", type=duration, default=None, help="of a bucket, such as 1s or 5m (default: 1s, values 5m)")
     add("--day", type=duration, default=DAY, help="the season; the second one is seven of it (default: 1d)")
-    add("--sensitivity", type=float, help="decades of confidence; less reports more (default: 7, values 2.8)")
+    add("--sensitivity", type=float, help="decades of confidence; less reports more (default: 7, values 2.7)")
     add("--slack", type=duration, help="how late records may be (default: until a file is read, or 10s)")
     add(
         "--begin",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import labelled, nested
 from benchmarks import nab as benchmark
+from benchmarks.rarities import Ranks, Shape
 from millwheel.apps.zeitgeist import nab
 from millwheel.apps.zeitgeist.offline import detect
 
@@ -57,10 +59,34 @@ def test_nothing_behind_a_row_changes_what_is_told_at_it() -> None:
     assert detect(benchmark.SETTINGS, rows[:450]) == [row for row in whole if row < 450]
 
 
-def test_a_group_is_judged_with_the_sensitivity_that_is_best_for_the_others() -> None:
-    levels = {
-        "a/1": (dict.fromkeys(benchmark.LEVELS, 1.0) | {2.5: -1.0, 2.6: -1.0, 2.7: -1.0}, 1),
-        "b/1": (dict.fromkeys(benchmark.LEVELS, -1.0) | {2.5: 1.0, 2.6: 1.0, 2.7: 1.0}, 1),
-    }
-    assert benchmark.validated(levels, ["a", "b"]) == 0.0
-    assert benchmark.validated(levels, ["both", "both"]) <= 50.0
+def test_a_group_is_scored_with_what_is_best_for_the_others() -> None:
+    choices = {(Shape(rest=1), 2.5): [1.0, -1.0], (Shape(rest=2), 2.5): [-1.0, 1.0]}
+    points, chosen = nested.validated(choices, ["a", "b"])
+    assert points == [-1.0, -1.0]
+    assert chosen == {"a": (Shape(rest=2), 2.5), "b": (Shape(rest=1), 2.5)}
+
+
+def test_a_sensitivity_earns_what_its_neighbours_do_too() -> None:
+    calm = [10.0 + n % 7 + n % 5 for n in range(1_200)]
+    series = nab.Series("a spike", range(0, 1_200_000_000, 1_000_000), [*calm[:-1], 900.0], [(1_199, 1_199)])
+    ranks = Ranks(benchmark.SETTINGS, series)
+    near = [ranks.score(Shape(sensitivity=level)) for level in nested.LEVELS[:3]]
+    found = nested.earned([ranks], [Shape()])
+    assert found[Shape(), nested.LEVELS[1]] == [pytest.approx(sum(near) / 3)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["a daily cycle shifts up", "values stand still", "a spike in a rough series"]
+)
+def test_kept_ranks_report_what_the_detector_does(kind: str) -> None:
+    (series, *_) = labelled.series([kind])[kind]
+    found = detect(benchmark.GENERATED, zip(series.times, series.values, strict=True))
+    assert found
+    assert Ranks(benchmark.GENERATED, series).detect(Shape()) == found
+
+
+def test_the_error_of_a_difference_is_that_of_the_mean_of_the_series() -> None:
+    windows = [1] * 100
+    points = [1.0, -1.0] * 50
+    assert nested.error(points, points, windows) == 0.0
+    assert nested.error(points, [0.0] * 100, windows) == pytest.approx(5.0, rel=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,15 +15,15 @@ from millwheel.apps.zeitgeist.value_model import ValueForecast
 from millwheel.model.time import MINUTE
 
 SETTINGS = Settings(kind="values", width=5 * MINUTE, warmup=0)
-BINS, PER_E, LEARNED = 48, 4.0, 30
+BINS, PER_E, LEARNED, SPREAD = 44, 4.0, 30, 2.0
 
 
 def plain(errors: list[float], values: list[float]) -> Iterator[float]:
     """The confidence of each bucket, from lists of all sizes: no bins, no shortcuts."""
-    means, last, step, usual = [0.0] * 4, 0.0, 0.0, 0.0
+    means, last, step, usual = [0.0] * 3, 0.0, 0.0, 0.0
     sizes: list[list[int]] = [[] for _ in range(6)]
     for age, (error, value) in enumerate(zip(errors, values, strict=True)):
-        means = [mean + (error - mean) / scale for mean, scale in zip(means, (1, 4, 16, 64), strict=True)]
+        means = [mean + (error - mean) / scale for mean, scale in zip(means, (1, 8, 64), strict=True)]
         moved, last = abs(value - last), value
         if age == 0:
             step = usual = moved
@@ -30,12 +31,23 @@ def plain(errors: list[float], values: list[float]) -> Iterator[float]:
         usual += 0.003 * (moved - usual)
         rough = (step / usual if usual else 1.0) + 0.01
         rarest = 0.0
-        for known, size in zip(sizes, [*map(abs, means), rough, 1 / rough], strict=True):
+        for known, size in zip(sizes, [*map(abs, means), abs(error) / SPREAD, rough, 1 / rough], strict=True):
             height = math.floor(math.log(size + 1e-12) * PER_E)
             if age >= LEARNED:
                 rarest = max(rarest, rarity(known, height))
             known.append(height)
-        yield rarest - 0.5 * max(math.log10((age + 1) / 1_000), 0.0)
+        yield rarest - 0.5 * math.log10((age + 1) / 1_000)
+
+
+def test_the_state_of_a_version_with_other_statistics_learns_anew() -> None:
+    old = Surprise(age=900, means=[1.0] * 4, tops=[3] * 6, bins=array("f", [20.0] * 288), told=890)
+    new = Surprise()
+    rng = random.Random(5)
+    for n in range(700):
+        value = 90.0 if n == 600 else rng.gauss(0, 1)
+        verdicts = [each.judge(SETTINGS, ValueForecast(0.0, n, SPREAD), n, value) for each in (old, new)]
+        assert verdicts[0].calm == verdicts[1].calm
+    assert (old.age, len(old.bins)) == (new.age, len(new.bins))
 
 
 def rarity(known: list[int], height: int) -> float:
@@ -70,7 +82,7 @@ def test_what_is_told_has_the_confidence_of_a_plain_ranking(
     values = [value(rng, n) for n in range(1_500)]
     surprise, told = Surprise(), 0
     for n, (wanted, each) in enumerate(zip(plain(values, values), values, strict=True)):
-        verdict = surprise.judge(SETTINGS, ValueForecast(0.0, n), n, each)
+        verdict = surprise.judge(SETTINGS, ValueForecast(0.0, n, SPREAD), n, each)
         assert verdict.calm == (wanted < SENSITIVITY)
         assert verdict.confidence == (0.0 if verdict.calm else pytest.approx(wanted))
         told += not verdict.calm

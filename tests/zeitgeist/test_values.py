@@ -65,6 +65,19 @@ def test_what_is_odd_for_the_key_is_told_once(odd: Callable[[int], float], begin
     assert len([row for row in found if begin <= row <= begin + length]) == 1
 
 
+def test_an_error_that_is_usual_for_a_rough_hour_is_odd_in_a_calm_one() -> None:
+    rng = random.Random(4)
+
+    def value(n: int) -> float:
+        rough = n % A_DAY >= A_DAY // 2
+        return rng.gauss(100, 20 if rough else 1) + (60 if n in (calm_hour, rough_hour) else 0)
+
+    calm_hour, rough_hour = 8 * A_DAY + A_DAY // 4, 9 * A_DAY + 3 * A_DAY // 4
+    found = detect(SETTINGS, series(10, value))
+    assert calm_hour in found
+    assert rough_hour not in found
+
+
 def test_the_pipeline_tells_what_the_plain_model_tells() -> None:
     settings = Settings(kind="values", width=MINUTE, day=3 * HOUR)
     rng = random.Random(2)

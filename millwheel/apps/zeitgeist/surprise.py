@@ -1,8 +1,9 @@
 """Surprise: the rarity of a key's values, against the key's own past.
 
-Six statistics measure a value: the error of the forecast, by itself and averaged over about 4, 16 and 64
-buckets, so that a spike, an hour that is off and a level that has shifted are each clear in one of them; and
-how much rougher, or stiller, the values have become. None has a known distribution. Each is ranked among all
+Six statistics measure a value: the error of the forecast, by itself and averaged over about 8 and 64 buckets,
+so that a spike, an hour that is off and a level that has shifted are each clear in one of them; the error in
+proportion to the hour's usual one; and how much rougher, or stiller, the values have become. None has a known
+distribution. Each is ranked among all
 its own sizes so far (a conformal score), and beyond the largest the tail goes on as a power law (Hill). The
 rarest of the six is the confidence, in decades.
 """
@@ -17,18 +18,18 @@ from millwheel.apps.zeitgeist.episodes import CALM, Verdict
 from millwheel.apps.zeitgeist.settings import Settings
 from millwheel.apps.zeitgeist.value_model import ValueForecast
 
-SENSITIVITY = 2.8
-"""Decades: a size that one in six hundred has, of a key that was watched for a thousand buckets."""
-SCALES = _, _FEW, _SOME, _MANY = (1, 4, 16, 64)
+SENSITIVITY = 2.7
+"""Decades: a size that one in five hundred has, of a key that was watched for a thousand buckets."""
+SCALES = _, _FEW, _MANY = (1, 8, 64)
 """Buckets over which errors are averaged."""
 REST = 100
 """Buckets after an anomaly in which only a far rarer one is reported."""
 _FAR_RARER = 2.0  # decades
 _HISTORY = 1_000  # buckets; each tenfold longer history ...
-_RARER = 0.5  # ... requires this number of decades more: over months, rare things happen by chance
+_RARER = 0.5  # ... requires this number of decades more, a shorter one less: rare things happen by chance
 _RECENT, _USUAL = 0.06, 0.003  # steps between buckets: about the last 16, and 300
 _STILL = 0.01  # of the usual step: anything stiller counts as equal
-_BINS = 48  # of a statistic's sizes, the largest in the last one: five decades down
+_BINS = 44  # of a statistic's sizes, the largest in the last one: near five decades down
 _BINS_PER_E = 4.0
 _LEARNED = 30  # sizes before a rank means anything
 _TAIL = 0.025  # the share of the sizes that the power law is fitted to ...
@@ -46,7 +47,7 @@ class Surprise:
     last: float = 0.0
     step: float = 0.0
     usual_step: float = 0.0
-    means: list[float] = field(default_factory=lambda: [0.0] * len(SCALES))
+    means: list[float] = field(default_factory=lambda: [0.0] * (len(SCALES) - 1))
     tops: list[int] = field(default_factory=list)
     bins: array[float] = field(default_factory=lambda: array("f"))
     told: int = -REST - 1
@@ -62,10 +63,10 @@ class Surprise:
             return CALM
         expected = forecast.value
         error = value - expected
-        sizes = self._statistics(error, value)
+        sizes = self._statistics(error, forecast.spread, value)
         threshold = settings.sensitivity or SENSITIVITY
         age = self.age + 1
-        more = _RARER * log10(age / _HISTORY) if age > _HISTORY else 0.0
+        more = _RARER * log10(age / _HISTORY)
         rarity = self._learn(sizes, few=_ROUNDING * age / 10.0 ** (threshold + more))
         self.age = age
         confidence = rarity - more
@@ -79,12 +80,15 @@ class Surprise:
         """Notes that an anomaly was reported."""
         self.told, self.told_confidence = self.age, confidence
 
-    def _statistics(self, error: float, value: float) -> tuple[float, ...]:
-        _, few, some, many = self.means
+    def _statistics(self, error: float, spread: float, value: float) -> tuple[float, ...]:
+        if len(self.means) != len(SCALES) - 1:  # of a version with other statistics: it learns anew
+            self.age, self.means, self.tops, self.bins = 0, [0.0] * (len(SCALES) - 1), [], array("f")
+            self.told = -REST - 1
+        few, many = self.means
         few += (error - few) / _FEW
-        some += (error - some) / _SOME
         many += (error - many) / _MANY
-        self.means = [error, few, some, many]
+        self.means = [few, many]
+        relative = abs(error) / spread if spread else float(error != 0.0)
         step = abs(value - self.last)
         self.last = value
         if self.age == 0:
@@ -92,7 +96,7 @@ class Surprise:
         self.step = recent = self.step + _RECENT * (step - self.step)
         self.usual_step = usual = self.usual_step + _USUAL * (step - self.usual_step)
         roughness = (recent / usual if usual else 1.0) + _STILL
-        return abs(error), abs(few), abs(some), abs(many), roughness, 1.0 / roughness
+        return abs(error), abs(few), abs(many), relative, roughness, 1.0 / roughness
 
     def _learn(self, sizes: tuple[float, ...], few: float) -> float:
         """Adds the sizes to their bins; how rare the rarest of them is, in decades.
