@@ -11,15 +11,16 @@ Generated series with known answers say what kinds of anomaly are found.
 
 from __future__ import annotations
 
-import statistics
+import itertools
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from benchmarks import labelled, nested, results
-from benchmarks.rarities import Ranks, Shape
+from benchmarks.rarities import Shape
 from millwheel.apps.zeitgeist import nab
 from millwheel.apps.zeitgeist.offline import detect
 from millwheel.apps.zeitgeist.settings import Settings
@@ -96,35 +97,36 @@ def _score(series: nab.Series) -> dict[str, Any]:
 
 def _validated(everything: Sequence[nab.Series], *, quick: bool) -> dict[str, Any]:
     """The scores with parameters that are chosen without the series that is scored, and the ablation."""
-    ranks = [Ranks(SETTINGS, series) for series in everything]
     names = [series.name for series in everything]
     categories = [name.split("/")[0] for name in names]
     windows = [len(series.windows) for series in everything]
-    own = nested.earned(ranks, [Shape()])
-    grids = [
-        nested.earned(ranks, nested.grid(number, 6) if quick else nested.grid(number))
-        for number in range(1 if quick else nested.GRIDS)
-    ]
-    points = nested.mean([nested.validated(choices, categories)[0] for choices in grids])
-    by_file = nested.mean([nested.validated(choices, names)[0] for choices in grids])
+    grids = [nested.grid(0, 6)] if quick else [nested.grid(number) for number in range(nested.GRIDS)]
+    changed = nested.changed(quick)
+    shapes = [Shape(), *itertools.chain(*grids, *changed.values())]
+    points = nested.earned(SETTINGS, everything, shapes)
+    own = nested.choices(points, [Shape()])
+    of_grids = [nested.choices(points, grid) for grid in grids]
+    by_category = [nested.validated(choices, categories) for choices in of_grids]
+    by_file = [nested.validated(choices, names) for choices in of_grids]
+    found = nested.mean([got for got, _ in by_category])
     return {
         "validated_by_category": nested.normal(nested.validated(own, categories)[0], windows),
         "validated_by_file": nested.normal(nested.validated(own, names)[0], windows),
-        "nested_by_category": nested.normal(points, windows),
-        "nested_by_file": nested.normal(by_file, windows),
-        "nested_error": nested.error(points, [0.0] * len(points), windows),
-        "nested_of_each_grid": [
-            nested.normal(nested.validated(choices, categories)[0], windows) for choices in grids
-        ],
-        "nested": nested.by_category(points, windows, categories),
+        "nested_by_category": nested.normal(found, windows),
+        "nested_by_file": nested.normal(nested.mean([got for got, _ in by_file]), windows),
+        "nested_error": nested.error(found, [0.0] * len(found), windows),
+        "nested_of_each_grid": [nested.normal(got, windows) for got, _ in by_category],
+        "nested": nested.by_category(found, windows, categories),
         "chosen": [
-            {category: {**shape._asdict(), "sensitivity": level} for category, (shape, level) in each.items()}
-            for each in (nested.validated(choices, categories)[1] for choices in grids)
+            {
+                category: {**shape._asdict(), "sensitivity": level}
+                for category, (shape, level) in chosen.items()
+            }
+            for _, chosen in by_category
         ],
-        "ablation": nested.ablation(ranks, categories, quick),
+        "ablation": nested.ablation(points, changed, windows, categories),
         "score_by_sensitivity": {
-            level: nested.normal([each.score(Shape(sensitivity=level)) for each in ranks], windows)
-            for level in nested.LEVELS
+            level: nested.normal(of_series, windows) for level, of_series in points[Shape()].items()
         },
     }
 
@@ -162,15 +164,13 @@ def _generated() -> dict[str, dict[str, float]]:
 
 def _sliding(values: Sequence[float]) -> list[int]:
     """Values far from the mean of those before; told once until they are calm again."""
-    window: deque[float] = deque(maxlen=_WINDOW)
+    known = numpy.asarray(values)
     rows, odd = [], False
-    for row, value in enumerate(values):
-        before, odd = odd, False
-        if len(window) > 30:
-            odd = abs(value - statistics.fmean(window)) > _FAR * statistics.pstdev(window)
+    for row in range(31, len(known)):
+        window = known[max(row - _WINDOW, 0) : row]
+        before, odd = odd, bool(abs(known[row] - window.mean()) > _FAR * window.std())
         if odd and not before:
             rows.append(row)
-        window.append(value)
     return rows
 
 

@@ -7,13 +7,17 @@ ablation changes one parameter at a time, and is the mean of several shapes: a s
 
 from __future__ import annotations
 
+import functools
+import os
 import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from benchmarks.rarities import Ranks, Shape
 from millwheel.apps.zeitgeist import nab
+from millwheel.apps.zeitgeist.settings import Settings
 
 LEVELS = tuple(level / 10 for level in range(22, 35))
 """Sensitivities; chosen from those that have two neighbours."""
@@ -35,8 +39,8 @@ GRIDS, _SHAPES = 5, 60
 _DRAWS = 1_000
 
 Choice = tuple[Shape, float]
-Earned = Mapping[Choice, Sequence[float]]
-"""By shape and sensitivity: the points of each series, each with those of the neighbouring sensitivities."""
+Choices = Mapping[Choice, Sequence[float]]
+"""What can be chosen, and what it earns on each series."""
 
 
 def grid(number: int, shapes: int = _SHAPES) -> list[Shape]:
@@ -48,20 +52,35 @@ def grid(number: int, shapes: int = _SHAPES) -> list[Shape]:
     return [Shape(), *drawn]
 
 
-def earned(everything: Sequence[Ranks], shapes: Iterable[Shape]) -> dict[Choice, list[float]]:
-    """What each shape earns on each series with each sensitivity."""
+def earned(
+    settings: Settings, everything: Sequence[nab.Series], shapes: Iterable[Shape]
+) -> dict[Shape, dict[float, list[float]]]:
+    """By shape and sensitivity: the points of each series. Series are ranked on all cores."""
+    several = list(dict.fromkeys(shapes))
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(everything))) as pool:
+        by_series = list(pool.map(functools.partial(_points, settings, several), everything))
+    return {
+        shape: {level: [points[n][place] for points in by_series] for place, level in enumerate(LEVELS)}
+        for n, shape in enumerate(several)
+    }
+
+
+def _points(settings: Settings, shapes: Sequence[Shape], series: nab.Series) -> list[list[float]]:
+    ranks = Ranks(settings, series)
+    return [[ranks.score(shape._replace(sensitivity=level)) for level in LEVELS] for shape in shapes]
+
+
+def choices(points: Mapping[Shape, Mapping[float, Sequence[float]]], shapes: Iterable[Shape]) -> Choices:
+    """What each shape and sensitivity earns on each series: the mean with the neighbouring sensitivities."""
     found = {}
     for shape in shapes:
-        points = [
-            [ranks.score(shape._replace(sensitivity=level)) for ranks in everything] for level in LEVELS
-        ]
         for place in range(1, len(LEVELS) - 1):
-            near = points[place - 1 : place + 2]
+            near = [points[shape][level] for level in LEVELS[place - 1 : place + 2]]
             found[shape, LEVELS[place]] = mean(near)
     return found
 
 
-def validated(choices: Earned, groups: Sequence[str]) -> tuple[list[float], dict[str, Choice]]:
+def validated(choices: Choices, groups: Sequence[str]) -> tuple[list[float], dict[str, Choice]]:
     """The points of each series with the choice that is best without its group, and the choices."""
     chosen = {}
     for group in dict.fromkeys(groups):
@@ -121,21 +140,31 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def ablation(everything: Sequence[Ranks], groups: Sequence[str], quick: bool) -> dict[str, dict[str, Any]]:
-    """By change: the validated score, by category too, and the difference to no change with its error."""
-    windows = [len(ranks.series.windows) for ranks in everything]
+def changed(quick: bool) -> dict[str, list[Shape]]:
+    """By change: several shapes that have it."""
     around = [Shape(scales=scales, rest=rest) for scales in SCALES for rest in RESTS[:2]]
+    return {
+        name: list(dict.fromkeys(shape._replace(**change) for shape in (around[:1] if quick else around)))
+        for name, change in CHANGES.items()
+    }
+
+
+def ablation(
+    points: Mapping[Shape, Mapping[float, Sequence[float]]],
+    shapes: Mapping[str, Sequence[Shape]],
+    windows: Sequence[int],
+    groups: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+    """By change: the validated score, by category too, and the difference to no change with its error."""
     found: dict[str, dict[str, Any]] = {}
     usual: list[float] = []
-    for name, change in CHANGES.items():
-        shapes = dict.fromkeys(shape._replace(**change) for shape in (around[:1] if quick else around))
-        each = [validated(earned(everything, [shape]), groups)[0] for shape in shapes]
-        points = mean(each)
-        usual = usual or points
+    for name, several in shapes.items():
+        got = mean([validated(choices(points, [shape]), groups)[0] for shape in several])
+        usual = usual or got
         found[name] = {
-            "by_category": normal(points, windows),
-            "difference": normal(points, windows) - normal(usual, windows),
-            "error": error(points, usual, windows),
-            "categories": by_category(points, windows, groups),
+            "by_category": normal(got, windows),
+            "difference": normal(got, windows) - normal(usual, windows),
+            "error": error(got, usual, windows),
+            "categories": by_category(got, windows, groups),
         }
     return found

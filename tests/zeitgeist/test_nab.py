@@ -71,7 +71,7 @@ def test_a_sensitivity_earns_what_its_neighbours_do_too() -> None:
     series = nab.Series("a spike", range(0, 1_200_000_000, 1_000_000), [*calm[:-1], 900.0], [(1_199, 1_199)])
     ranks = Ranks(benchmark.SETTINGS, series)
     near = [ranks.score(Shape(sensitivity=level)) for level in nested.LEVELS[:3]]
-    found = nested.earned([ranks], [Shape()])
+    found = nested.choices(nested.earned(benchmark.SETTINGS, [series], [Shape()]), [Shape()])
     assert found[Shape(), nested.LEVELS[1]] == [pytest.approx(sum(near) / 3)]
 
 
