@@ -19,11 +19,12 @@ _SPREAD = 0.002  # how fast the usual error of all hours follows
 
 
 class ValueForecast(NamedTuple):
-    """The expected value of the next bucket, after ``age`` buckets, and the usual size of the error."""
+    """The expected value of the next bucket, after ``age`` buckets, and its error."""
 
     value: float
     age: int
     spread: float = 0.0
+    """The usual size of an error: half that of the hour, half that of all hours."""
 
 
 @dataclass
