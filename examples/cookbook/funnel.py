@@ -1,4 +1,4 @@
-"""A funnel: of those who looked at a product, who put it into the cart, and who bought it, step by step.
+"""A funnel: of those who viewed a product, who put it into the cart, and who bought it, step by step.
 
 Each step is to come within 30 minutes of the one before it; the counts are by hour.
 """

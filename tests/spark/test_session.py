@@ -34,6 +34,7 @@ def test_a_spark_that_does_not_start_says_which_java_it_needs(
         raise RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited\nmore")
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(SparkContext, "_jvm", None)  # that of other tests has settings of its own
     monkeypatch.setattr("pyspark.__version__", version)
     monkeypatch.setattr("millwheel.spark.session.start_jvm", start)
     with pytest.raises(mw.EngineError, match=needs) as raised:
