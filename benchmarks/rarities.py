@@ -19,7 +19,7 @@ _LOWEST = 2.0  # decades: sizes less rare are not kept ...
 _LOWER = 0.75  # ... but so many decades less for each tenfold shorter history than ...
 _RECENT, _USUAL, _STILL = 0.06, 0.003, 0.01
 _HISTORY = 1_000  # ... these buckets
-_LEARNED, _FEWEST = 30, 3
+_YOUNG, _LEARNED, _FEWEST = 300, 30, 3
 _RANGE = 11  # natural logarithms that the bins span
 _PLACES = 2_000  # of a histogram without bounds
 _TINY, _LN10 = 1e-12, log(10)
@@ -71,7 +71,7 @@ class Ranks:
         begun: list[int] = []
         open_to, told, told_decades = _NEVER, _NEVER, 0.0
         for row, age, rarity in self._rarest(shape):
-            history = log10(age / _HISTORY)
+            history = log10(age / _HISTORY) if age >= _YOUNG else 0.0
             decades = rarity - shape.rarer * (history if shape.less_rare else max(history, 0.0))
             if decades < shape.sensitivity:
                 continue

@@ -46,7 +46,17 @@ def test_each_metric_is_watched_by_itself_and_one_that_was_none_is_not_told_agai
 ) -> None:
     arguments = [
         *("zeitgeist", str(tmp_path / "*.jsonl"), "--key", "host", "--value", "load,heat", "--unit", "s"),
-        *("--width", "1m", "--out", str(tmp_path / "out"), "--store", str(tmp_path / "store"), *ending),
+        *(
+            "--sensitivity",
+            "3",
+            "--width",
+            "1m",
+            "--out",
+            str(tmp_path / "out"),
+            "--store",
+            str(tmp_path / "store"),
+            *ending,
+        ),
     ]
     write(tmp_path / "a.jsonl", range(400))
     assert main(arguments) == 0

@@ -36,7 +36,7 @@ def plain(errors: list[float], values: list[float]) -> Iterator[float]:
             if age >= LEARNED:
                 rarest = max(rarest, rarity(known, height))
             known.append(height)
-        yield rarest - 0.5 * math.log10((age + 1) / 1_000)
+        yield rarest - (0.5 * math.log10((age + 1) / 1_000) if age + 1 >= 300 else 0.0)
 
 
 def test_the_state_of_a_version_with_other_statistics_learns_anew() -> None:

@@ -27,6 +27,7 @@ REST = 100
 _FAR_RARER = 2.0  # decades
 _HISTORY = 1_000  # buckets; each tenfold longer history ...
 _RARER = 0.5  # ... requires this number of decades more, a shorter one less: rare things happen by chance
+_YOUNG = 300  # buckets; a shorter history requires no less, or noise is reported half as often again
 _RECENT, _USUAL = 0.06, 0.003  # steps between buckets: about the last 16, and 300
 _STILL = 0.01  # of the usual step: anything stiller counts as equal
 _BINS = 44  # of a statistic's sizes, the largest in the last one: near five decades down
@@ -66,7 +67,7 @@ class Surprise:
         sizes = self._statistics(error, forecast.spread, value)
         threshold = settings.sensitivity or SENSITIVITY
         age = self.age + 1
-        more = _RARER * log10(age / _HISTORY)
+        more = _RARER * log10(age / _HISTORY) if age >= _YOUNG else 0.0
         rarity = self._learn(sizes, few=_ROUNDING * age / 10.0 ** (threshold + more))
         self.age = age
         confidence = rarity - more
