@@ -24,7 +24,7 @@ demo: setup ## Find what is unusual in a generated stream of search queries.
 
 test: setup ## Run every test.
 	@$(MAKE) --no-print-directory -j 2 lint classes
-	@$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 classes: $(STAMP) # The archive with which Spark starts in half the time: made while nothing else needs the cores.
 	@$(BIN)/python -m millwheel.spark.class_archive

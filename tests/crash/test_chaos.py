@@ -38,15 +38,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(SECONDS +
 
 _SHAPES: list[dict[str, Any]] = [
     {"compact_below": 0, "target": 0.3, "pace": 0.00001, "store": "postgresql"},
-    {"compact_below": 2_000, "target": 0.3, "pace": 0.00001, "store": "s3"},
     {"compact_below": 0, "target": 0.3},
     {"compact_below": 10**9, "target": 0.2},
+    {"compact_below": 2_000, "target": 0.3, "pace": 0.00001, "store": "s3"},
     {"compact_below": 2_000, "target": 0.3, "weak": True, "step_budget": 0.05},
     {"compact_below": 0, "target": 0.3, "store": "s3"},
     {"compact_below": 10**9, "target": 0.2, "pace": 0.00001, "store": "file"},
     {"compact_below": 0, "target": 0.4, "slots": 2, "master": "local-cluster[2,1,1024]"},
 ]
-"""With a server as their store, that has mishaps of its own. The first three are one of each kind."""
+"""With a server as their store, that has mishaps of its own. The first three are those of the short mode."""
 
 
 @pytest.fixture
