@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -62,8 +63,10 @@ def fetched(name: str, group: str, artifact: str, version: str) -> Path:
         except subprocess.TimeoutExpired:
             raise Unavailable(f"{name} could not be fetched in time") from None
         if done.returncode:
-            reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "")
-            raise Unavailable(f"{name} could not be fetched: {reason[:300]}")
+            # Maven's own words have escape codes and the registry's address in them.
+            missing = re.search(r"([\w.-]+:[\w.-]+:jar:[\w.-]+) (?:was|in) ", done.stdout)
+            reason = f"{missing[1]} is not there" if missing else "Maven failed"
+            raise Unavailable(f"{name} could not be fetched: {reason}")
         folder.parent.mkdir(parents=True, exist_ok=True)
         staged = folder.with_name(f".{folder.name}-{os.getpid()}")
         shutil.copytree(Path(work) / "jars", staged)
