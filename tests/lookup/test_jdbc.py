@@ -64,7 +64,7 @@ def test_rows_of_a_database_are_looked_up_by_jdbc_and_read_again(tmp_path: Path,
             with connection.transaction():
                 connection.execute("UPDATE users SET name = 'Anna'")
                 connection.execute("INSERT INTO users VALUES (2, 'Ben')")
-            eventually(lambda: int(driver.output[-1]) >= 2, PATIENCE)
+            eventually(lambda: bool(driver.output) and int(driver.output[-1]) >= 2, PATIENCE)
             assert seen(2) == ["Anna", "Ben"]
             assert driver.process.stdin is not None
             driver.process.stdin.close()

@@ -28,7 +28,7 @@ _POLLS = 10  # of one page
 ABSENT = (
     "there is no store at PATH$",
     "the store PATH is not finished: a pipeline that starts is making it now, or was interrupted doing so",
-    "the store has no pipeline in it yet$",
+    "the store has no pipeline in it yet(: there is nothing to change; run it)?$",
 )
 """How every command is refused until the first run has made the store."""
 _HOLDERS = "the pipeline|millwheel store (copy|compact|forget), process N|another driver"
