@@ -21,10 +21,10 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 _SETTINGS = """<settings><mirrors><mirror>
-  <id>central-alone</id><mirrorOf>*</mirrorOf><url>https://repo.maven.apache.org/maven2</url>
+  <id>none</id><mirrorOf>*,!central</mirrorOf><url>file:///dev/null</url>
 </mirror></mirrors></settings>
 """
-"""Projects name mirrors of their own, which need not be reachable where Maven Central is."""
+"""Projects name repositories of their own, which need not be reachable where Central is: none is asked."""
 
 
 def fetched(name: str, group: str, artifact: str, version: str) -> Path:

@@ -22,7 +22,7 @@ class NotToday(Exception):
 
 
 class Fragile(Counter):
-    """Counts; refuses one record, unless it was mended."""
+    """Counts; refuses one record, unless it was fixed."""
 
     def __init__(self, refused: int | None) -> None:
         self.refused = refused

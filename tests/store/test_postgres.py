@@ -416,7 +416,8 @@ def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str, kept: bool) ->
     shard = store.shards[0]
     name = f"{_schema(schema_url)}.shard_00"
     sizes: list[int] = []
-    for part in range(2):
+    # A busy server cleans late at first. What is never cleaned grows by a quarter in the last part.
+    for part in range(5):
         for epoch in range(40 * part, 40 * part + 40):  # enough that a server cleans more than once in it
             puts = [(b"R%05d" % key, b"%d" % epoch * 20) for key in range(500)]
             puts += [(b"T%05d%05d" % (epoch, key), b"") for key in range(500)]
@@ -427,8 +428,10 @@ def test_dead_rows_do_not_pile_up(open_it: Open, schema_url: str, kept: bool) ->
         # A server learns what a connection has done when that does something again, a second later.
         _until(lambda cleaned=cleaned: _written(shard) and _cleanings(schema_url, name) >= cleaned + 2)  # type: ignore[misc]
         sizes.append(store.size())
+        if part and sizes[-1] <= 1.1 * sizes[-2]:
+            break
     assert _run(schema_url, f"SELECT count(*) FROM {name}") == [(1001,)]
-    assert sizes[1] <= 1.5 * sizes[0]
+    assert sizes[-1] <= 1.1 * sizes[-2], sizes
 
 
 def _written(shard: Shard) -> bool:

@@ -1,4 +1,4 @@
-"""After a run that bad input has stopped, the next run goes on: with mended input, or with ``divert``."""
+"""After a run that bad input has stopped, the next run goes on: with fixed input, or with ``divert``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Runs:
         self.store = MemoryStore()
 
     def run(self, **options: Any) -> list[Any]:
-        p = mw.Pipeline("mended")
+        p = mw.Pipeline("fixed")
         p.inject("in", mw.injectors.Files(self.path, timestamp="t", **options))
         p.add(Echo(), name="C", inputs={"in": mw.by_key}, outputs=["out"])
         sink = mw.sinks.Collect()
@@ -48,14 +48,14 @@ def test_the_same_bad_input_stops_the_next_run_too(stopped: Runs) -> None:
         stopped.run()
 
 
-def test_a_line_that_is_mended_in_place_is_read(stopped: Runs) -> None:
+def test_a_line_that_is_fixed_in_place_is_read(stopped: Runs) -> None:
     write(stopped.path, GOOD + "    \n" + BEHIND)
     assert stopped.run() == [{"t": 1}, {"t": 2}, {"t": 3}]
 
 
 def test_a_line_that_became_longer_is_read_with_all_behind_it(stopped: Runs) -> None:
-    write(stopped.path, GOOD + '{"t": 7, "mended": "with a longer line"}\n' + BEHIND)
-    assert stopped.run() == [{"t": 1}, {"t": 7, "mended": "with a longer line"}, {"t": 2}, {"t": 3}]
+    write(stopped.path, GOOD + '{"t": 7, "fixed": "with a longer line"}\n' + BEHIND)
+    assert stopped.run() == [{"t": 1}, {"t": 7, "fixed": "with a longer line"}, {"t": 2}, {"t": 3}]
 
 
 def test_a_line_that_was_taken_out_is_not_missed(stopped: Runs) -> None:
@@ -99,7 +99,7 @@ def test_a_record_that_a_user_mends_in_a_list_is_read(tmp_path: Path) -> None:
     store = MemoryStore()
 
     def once(records: list[Any]) -> list[Any]:
-        p = mw.Pipeline("mended")
+        p = mw.Pipeline("fixed")
         p.inject("in", mw.injectors.Records(records))
         p.add(Echo(), name="C", inputs={"in": mw.by_key}, outputs=["out"])
         sink = mw.sinks.Collect()

@@ -18,7 +18,7 @@ from tests.store.driving import run_to_the_end
 
 
 def _run(folder: Path, store: MemoryStore, slots: int) -> None:
-    p = mw.Pipeline("mended")
+    p = mw.Pipeline("fixed")
     p.inject("in", mw.injectors.Files(folder / "a.jsonl", timestamp="t"))
     p.sink("in", mw.sinks.JsonLines(folder / "out"))
     graph = build(p)
