@@ -127,13 +127,13 @@ class Folder:
             return False
         found = {path: stat for path in sorted(changed) if (stat := stat_file(path)) is not None}
         index = self._index = self._index or _Index(self.files.values())
-        new = []
+        new: dict[tuple[int, int], str] = {}
         for path, stat in found.items():
             file, place = index.by_path.get(path), (stat.st_ino, stat.st_dev)
             if file is None:
-                if place in index.places or place in self._packed or is_packed(path):
+                if place in index.places or place in new or place in self._packed or is_packed(path):
                     return False  # renamed, linked, replaced or packed: compare it with all others
-                new.append(path)
+                new[place] = path
             elif file.identity.place != place or not self._is(file, path, stat):
                 return False
         seen = dict(self._seen or {})
@@ -144,7 +144,7 @@ class Folder:
                 self._update(file, path, stat)
                 in_order = in_order and file.identity.name in seen
                 seen[file.identity.name] = file.end
-        for path in new:
+        for path in new.values():
             file = self._add(path, found[path])
             if file is not None:
                 index.add(file)

@@ -122,6 +122,17 @@ def test_a_file_that_is_written_elsewhere_is_polled(link: object, watched: Watch
     assert watched.after_a_call() == [{"t": 2}]
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_and_a_link_to_it_that_come_together_are_read_once(
+    link: object, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = jsonl(tmp_path / "a.jsonl", [{"t": 1}])
+    link(target, tmp_path / "current.jsonl")  # type: ignore[operator]
+    both = {str(target), str(tmp_path / "current.jsonl")}
+    monkeypatch.setattr(inotify.Watch, "changes", lambda watch: both)
+    assert values(watched.look()) == [{"t": 1}]
+
+
 def test_a_folder_that_is_removed_and_made_again_is_polled(no_looks_at_all: None, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     watched = Watched(tmp_path / "in" / "*.jsonl")
