@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import re
@@ -56,9 +57,12 @@ class Identity(NamedTuple):
         inode, device, length, digest = found.groups()
         return cls(path, int(inode, 16), int(device, 16), int(length, 16), digest)
 
-    def begins(self, path: str) -> bool:
-        """Whether a file begins with the same bytes as this one."""
-        with open(path, "rb", buffering=0) as file:
+    def begins(self, path: str, stat: os.stat_result | None = None) -> bool:
+        """Whether a file begins with the same bytes as this one.
+
+        ``stat`` is its status, if it was read: then `Moved` is raised for another file.
+        """
+        with open(path, "rb", buffering=0) if stat is None else open_same(path, stat) as file:
             return _digest(file.read(self.length)) == self.digest
 
     def begins_packed(self, path: str) -> bool:
@@ -77,7 +81,7 @@ class Identity(NamedTuple):
         for path in itertools.chain([self.path], others):  # the others are listed only if needed
             try:
                 stat = os.stat(path)
-                if (stat.st_ino, stat.st_dev) == self.place and self.begins(path):
+                if (stat.st_ino, stat.st_dev) == self.place and self.begins(path, stat):
                     return path
             except OSError:
                 continue
@@ -87,13 +91,30 @@ class Identity(NamedTuple):
             return None
 
 
+class Moved(FileNotFoundError):
+    """Another file is at a path than when its status was read.
+
+    Logs are being rotated.
+    """
+
+
+def open_same(path: str, stat: os.stat_result) -> io.FileIO:
+    """Opens the file that had a status; raises `Moved` for another one."""
+    file = io.FileIO(path)
+    now = os.fstat(file.fileno())
+    if (now.st_ino, now.st_dev) != (stat.st_ino, stat.st_dev):
+        file.close()
+        raise Moved(path)
+    return file
+
+
 def identify(path: str, stat: os.stat_result, end: int, lines: int | None) -> Identity:
     """The identity of a file of ``end`` bytes or more, by its first ``lines``.
 
     The first line of a log is enough, and the rest may be fixed as long as it is not read. None: it has no
     lines.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open_same(path, stat) as file:
         data = file.read(min(end, _LONGEST))
     if lines is not None:
         data = b"".join(data.splitlines(keepends=True)[:lines])

@@ -7,10 +7,11 @@ a row of a table. A partition's name identifies the file across renames: see
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeVar, cast
 
 from millwheel.errors import InputError
 from millwheel.injectors import avro, creation_time, lines, parquet, units
@@ -32,6 +33,8 @@ _FORMATS = ("jsonl", "csv", "lines", "parquet", "avro")
 Watermark = Literal["complete", "events", "monotonic", "created"] | Callable[[str, int], int]
 
 _STRATEGIES = ("complete", "events", "monotonic", "created")
+
+Result = TypeVar("Result")
 
 _FOLLOWED_SLACK = 10 * SECOND  # the default for a folder that is followed
 _SAMPLE = 1 << 16  # bytes from which the length of a line is estimated
@@ -228,7 +231,9 @@ class Files(Injector):
         return f"{which}{more} was read, and was removed or packed since: restore it"
 
     def bound(self, partition: str, start: Offset, end: Offset, records: int) -> Offset:
-        path = self._now_at(partition, start)
+        return self._at_path(partition, start, lambda path: self._cut(path, start, end, records))
+
+    def _cut(self, path: str, start: Offset, end: Offset, records: int) -> Offset:
         if self._form(path) == "parquet":
             cut = parquet.cut(path, start or 0, records)
             return cut if cut < min(end, parquet.rows(path)) else end
@@ -273,7 +278,29 @@ class Files(Injector):
     def _batches(
         self, partition: str, start: Offset, end: Offset, fields: Collection[str] | None
     ) -> Iterable[RecordBatch | FieldColumns]:
-        return self._read_path(self._now_at(partition, start), start, end, fields)
+        def begin(path: str) -> Iterator[RecordBatch | FieldColumns]:
+            batches = iter(self._read_path(path, start, end, fields))
+            first = list(itertools.islice(batches, 1))  # which opens the file
+            return itertools.chain(first, batches)
+
+        yield from self._at_path(partition, start, begin)
+
+    def _at_path(self, partition: str, start: Offset, use: Callable[[str], Result]) -> Result:
+        """Calls a function that opens a file by its path.
+
+        Calls it again if the file was renamed meanwhile.
+        """
+        path = self._now_at(partition, start)
+        while True:
+            before = path
+            try:
+                found = use(path)
+            except InputError:
+                if (path := self._now_at(partition, start)) == before:
+                    raise
+            else:
+                if (path := self._now_at(partition, start)) == before:
+                    return found
 
     def _read_path(
         self, path: str, start: Offset, end: Offset, fields: Collection[str] | None

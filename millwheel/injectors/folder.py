@@ -12,7 +12,7 @@ from typing import Any
 
 from millwheel.errors import InputError
 from millwheel.injectors import parquet
-from millwheel.injectors.file_identity import Identity, identify, packs, unpacked_size
+from millwheel.injectors.file_identity import Identity, identify, open_same, packs, unpacked_size
 from millwheel.injectors.inotify import Watch
 from millwheel.injectors.packed import is_packed, stem
 
@@ -20,6 +20,7 @@ _TAIL = 1 << 16  # bytes searched for the last line end of a file that may grow
 MANY = 1_000  # files: with more than that, two scans are
 ALL_EVERY = 1.0  # seconds between scans of all files of a watched folder
 PAUSE = 10  # times the duration of the first apart, to limit the load of 10,000 files
+_TRIES = 10  # scans, if files are renamed or removed during each: rotating a log takes less than one
 
 
 @dataclass
@@ -95,6 +96,18 @@ class Folder:
 
     def look(self) -> dict[str, int]:
         """By file: how far it may be read. Files that cannot grow are checked once."""
+        for _ in range(_TRIES):
+            try:
+                return self._look()
+            except FileNotFoundError as error:  # renamed or removed since its status was read
+                gone = error
+                self._index = None
+                self._again = self._all_at = 0.0
+        if self._seen is None:
+            raise InputError(f"the files of {self._pattern} are renamed or removed all the time: {gone}")
+        return self._seen
+
+    def _look(self) -> dict[str, int]:
         if self._seen is not None and self.watch is not None and self._look_at_changes(self.watch):
             return self._seen
         if self._seen is not None and (not self._may_grow or time.monotonic() < self._again):
@@ -193,7 +206,7 @@ class Folder:
         new = []
         for path in unknown:
             file = by_path.get(path)
-            if file is not None and file.identity.begins(path):
+            if file is not None and file.identity.begins(path, found[path]):
                 # A copy under the same name: the disk has another number, or the file was edited.
                 missing.pop(file.identity.name, None)
                 self._update(file, path, found[path])
@@ -209,7 +222,7 @@ class Folder:
             return True
         if path == file.path and self._form(path) not in TABLES and stat.st_size < max(file.end, file.read):
             _complain_of_size(file, stat.st_size)
-        if file.identity.begins(path):
+        if file.identity.begins(path, stat):
             return True
         if path == file.path:
             raise InputError(
@@ -244,7 +257,7 @@ class Folder:
         if (file.size, file.changed) != (stat.st_size, stat.st_mtime_ns):
             form = self._form(path)
             if form not in TABLES:
-                file.end = self._end(file, stat.st_size)
+                file.end = self._end(file, stat)
             else:
                 rows = parquet.rows(path) if form == "parquet" else stat.st_size
                 if rows < file.read or (file.size >= 0 and stat.st_size != file.size):
@@ -260,7 +273,7 @@ class Folder:
         if form in TABLES:
             identity = identify(path, stat, stat.st_size, None)
         else:
-            end = self._end(File(Identity.parse(path), path), stat.st_size)
+            end = self._end(File(Identity.parse(path), path), stat)
             lines = None if is_packed(path) else 2 if form == "csv" and self._named else 1
             identity = identify(path, stat, end, lines)
             if not end or (
@@ -272,14 +285,14 @@ class Folder:
         self.files[identity.name] = file
         return file
 
-    def _end(self, file: File, size: int) -> int:
+    def _end(self, file: File, stat: os.stat_result) -> int:
         """How far a file may be read: to its end, or its last whole line if it may grow."""
-        known = max(file.end, file.read)
+        known, size = max(file.end, file.read), stat.st_size
         if size < known:
             _complain_of_size(file, size)
         if size == known or not self._may_grow or is_packed(file.path):
             return size
-        with open(file.path, "rb") as data:
+        with open_same(file.path, stat) as data:
             position = size
             while position > known:
                 begin = max(known, position - _TAIL)

@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 import millwheel as mw
+from millwheel.injectors import folder, lines
 from millwheel.store.memory import MemoryStore
 from tests.computations import Echo
 from tests.input.reading import Follower, append, jsonl, opened, values, write
@@ -108,6 +109,61 @@ def test_what_is_written_to_a_file_after_it_was_renamed_is_read(looks: Any, tmp_
     append(tmp_path / "app.log.1", '{"t": 2}\n')
     jsonl(path, [{"t": 3}])
     assert sorted(value["t"] for value in looks()) == [2, 3]
+
+
+def _rotate(path: Path) -> None:
+    """Renames a log and its older one, as logrotate does, and begins a new one."""
+    if (older := path.with_suffix(".log.1")).exists():
+        older.rename(path.with_suffix(".log.2"))
+    path.rename(older)
+    jsonl(path, [{"t": 3}, {"t": 4}, {"t": 5}])
+
+
+def _once(path: Path) -> Callable[[str], None]:
+    """Rotates a log when it is called with its path for the first time."""
+    rotated = False
+
+    def rotate(name: str) -> None:
+        nonlocal rotated
+        if not rotated and name == str(path):
+            rotated = True
+            _rotate(path)
+
+    return rotate
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_log_that_is_rotated_during_a_scan_is_read_once(
+    begun: bool, looks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = jsonl(tmp_path / "app.log", [{"t": 1}])
+    seen = looks() if begun else []
+    append(path, '{"t": 2}\n')
+    stat_file, rotate = folder.stat_file, _once(path)
+
+    def stat_before(name: str) -> os.stat_result | None:
+        found = stat_file(name)
+        rotate(name)
+        return found
+
+    monkeypatch.setattr(folder, "stat_file", stat_before)
+    seen += [*looks(), *looks()]
+    assert sorted(value["t"] for value in seen) == [1, 2, 3, 4, 5]
+
+
+def test_a_log_that_is_rotated_while_a_task_opens_it_is_read_once(
+    looks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jsonl(tmp_path / "app.log.1", [{"t": 1}])
+    path = jsonl(tmp_path / "app.log", [{"t": 2}])
+    open_piece, rotate = lines.open_piece, _once(path)
+
+    def open_after(name: str, *piece: Any) -> Any:
+        rotate(name)
+        return open_piece(name, *piece)
+
+    monkeypatch.setattr(lines, "open_piece", open_after)
+    assert sorted(value["t"] for value in [*looks(), *looks()]) == [1, 2, 3, 4, 5]
 
 
 def test_files_that_begin_alike_are_told_apart_when_they_are_rotated(looks: Any, tmp_path: Path) -> None:
