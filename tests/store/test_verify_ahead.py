@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from millwheel.store.lmdb.lmdb_store import LmdbStore
 from millwheel.store.lmdb.pages import Damaged, read_head
 
 _DAMAGES = 300
+_PATIENCE = 10.0
 
 
 def _never() -> bool:
@@ -89,4 +92,42 @@ def test_an_audit_that_is_not_needed_any_more_ends(tmp_path: Path) -> None:
     calls = iter([False] * 5 + [True])
     assert store.verify_ahead(lambda: next(calls)) == 0
     store.verify()
+    store.close()
+
+
+def _during(work: Callable[[], None], finished: list[bool]) -> Callable[[], bool]:
+    """What an audit calls with each page; the first time, ``work`` runs in another thread."""
+
+    def interrupted() -> bool:
+        if not finished:
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            thread.join(_PATIENCE)
+            finished.append(not thread.is_alive())
+        return False
+
+    return interrupted
+
+
+def test_a_claim_does_not_wait_for_an_audit(tmp_path: Path) -> None:
+    store = _filled(tmp_path / "store")
+    finished: list[bool] = []
+    assert store.verify_ahead(_during(lambda: store.journal.write([(b"claim", b"mine")]), finished))
+    assert finished == [True]
+    store.close()
+
+
+def test_an_audit_whose_map_is_replaced_finds_no_damage(tmp_path: Path) -> None:
+    store = LmdbStore(tmp_path / "store", map_size=1 << 20)
+    store.shards[0].write([(b"key %06d" % number, bytes(100)) for number in range(3_000)])
+
+    def grow() -> None:
+        store.shards[0].write([(b"large", bytes(2 << 20))])
+        for turn in range(5):
+            store.shards[0].write([(b"key %06d" % number, bytes(90 + turn)) for number in range(3_000)])
+
+    finished: list[bool] = []
+    assert store.verify_ahead(_during(grow, finished)) == 0
+    assert finished == [True]
+    store.lock("a test")
     store.close()

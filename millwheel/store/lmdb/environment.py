@@ -22,7 +22,7 @@ from millwheel.errors import StoreError
 from millwheel.store.base import Guard
 from millwheel.store.lmdb.audit import audit
 from millwheel.store.lmdb.checksum import seal_all, sealed
-from millwheel.store.lmdb.known_pages import KnownPages
+from millwheel.store.lmdb.known_pages import Interrupted, KnownPages
 from millwheel.store.lmdb.lmdb_errors import DATA, explained
 from millwheel.store.lmdb.lmdb_snapshot import WRITES, CheckedSnapshot, LmdbSnapshot
 from millwheel.store.lmdb.manifest import private_folder
@@ -183,7 +183,7 @@ class LmdbShard:
 
     def verify(self, mark: Mark | None) -> None:
         """Raises `Damaged` if the file is not as at ``mark``, or was never written so."""
-        with self._pinned() as (file, meta):
+        with self._lock, self._pinned() as (file, meta):
             path = self._path / DATA
             if mark is not None and meta.transaction < mark.transaction:
                 raise Damaged(
@@ -201,7 +201,8 @@ class LmdbShard:
     def verify_ahead(self, interrupted: Callable[[], bool]) -> int:
         """Audits the file, so that `verify` can pass over unchanged pages.
 
-        Returns the number of pages whose entries were read. Others may write meanwhile.
+        Returns the number of pages whose entries were read. Others may write meanwhile, other threads too: a
+        standby's claim does not wait for an audit.
         """
         if self._known is None:
             self._known = KnownPages()
@@ -216,24 +217,36 @@ class LmdbShard:
 
     def mark(self) -> Mark:
         """The file's current mark; wrong if another process writes meanwhile."""
-        with self._pinned() as (file, meta):
+        with self._lock, self._pinned() as (file, meta):
             return Mark(meta.transaction, digest_of(file))
 
     @contextmanager
     def _pinned(self) -> Iterator[tuple[int, Meta]]:
-        """The file, and a state of it whose pages are not reused meanwhile."""
+        """The file, and a state of it whose pages are not reused meanwhile.
+
+        The file is read, not the map: other threads may use that. If one of them replaces it, the state is
+        not kept any more, and damage is no damage: then it raises `Interrupted`.
+        """
         while True:
-            with self._lock, explained(self._path):
-                txn = self._begin(write=False)
+            with explained(self._path):
+                with self._lock:
+                    txn = self._begin(write=False)
+                    number = txn.id()
                 try:
                     with open(self._data, "rb") as file:
                         head = head_of(self._path / DATA, file.fileno())
                         for meta in head.metas:
-                            if meta.transaction == txn.id():
+                            if meta.transaction == number:
                                 yield file.fileno(), meta
                                 return
+                except Damaged:
+                    with self._lock:
+                        if _is_closed(txn):
+                            raise Interrupted from None
+                    raise
                 finally:
-                    txn.abort()
+                    with self._lock:
+                        txn.abort()
 
     @property
     def path(self) -> Path:
@@ -279,6 +292,15 @@ class LmdbShard:
 
 def _count(found: bytes | None) -> int:
     return int.from_bytes(found[:8], "big") if found is not None else 0
+
+
+def _is_closed(txn: Any) -> bool:
+    """Whether a transaction has ended because its map was replaced."""
+    try:
+        txn.id()
+    except lmdb.Error:
+        return True
+    return False
 
 
 def _inode(path: str) -> tuple[int, int] | None:

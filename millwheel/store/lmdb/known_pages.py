@@ -15,7 +15,7 @@ _UNKNOWN = 0
 
 
 class Interrupted(Exception):
-    """An audit ahead of time is not needed any more."""
+    """An audit ahead is not needed any more, or its state is not kept."""
 
 
 class KnownPages:
