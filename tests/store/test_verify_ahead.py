@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -130,4 +131,12 @@ def test_an_audit_whose_map_is_replaced_finds_no_damage(tmp_path: Path) -> None:
     assert store.verify_ahead(_during(grow, finished)) == 0
     assert finished == [True]
     store.lock("a test")
+    store.close()
+
+
+def test_a_store_that_was_removed_is_an_error_of_the_store(tmp_path: Path) -> None:
+    store = _filled(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(StoreError, match="cannot be used"):
+        store.verify_ahead(_never)
     store.close()

@@ -284,7 +284,8 @@ class LmdbShard:
 
     def size(self) -> int:
         """The bytes of the file on disk."""
-        return os.stat(self._data).st_blocks * 512
+        with explained(self._path):
+            return os.stat(self._data).st_blocks * 512
 
     def close(self) -> None:
         self._env.close()
