@@ -89,10 +89,17 @@ class ArrowRows:
 
 
 def field_column(sink: str, field: Any, records: Sequence[Record]) -> Any:
-    """Return a field of the records' values as an Arrow array."""
+    """Return a field of the records' values as an Arrow array.
+
+    Its texts are those of `utf8_text`.
+    """
     arrow = import_arrow(sink)
     try:
-        return arrow.array([record.value.get(field.name) for record in records], field.type)
+        values = [record.value.get(field.name) for record in records]
+        try:
+            return arrow.array(values, field.type)
+        except UnicodeEncodeError:
+            return arrow.array(_utf8_value(values), field.type)
     except (AttributeError, arrow.ArrowException, TypeError, OverflowError) as error:
         raise MillWheelError(
             f"{sink}: a value has no field {field.name!r} that is {field.type} ({error}): the "
@@ -128,3 +135,16 @@ def arrow_field(arrow: Any, sink: str, name: str, kind: Any) -> Any:
 def utf8_text(text: str) -> str:
     """A text that UTF-8 can encode: lone surrogates are replaced."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _utf8_value(value: Any) -> Any:
+    """A value whose texts are those of `utf8_text`."""
+    if isinstance(value, str):
+        return utf8_text(value)
+    if isinstance(value, tuple):
+        return tuple(map(_utf8_value, value))
+    if isinstance(value, list):
+        return [_utf8_value(one) for one in value]
+    if isinstance(value, dict):
+        return {_utf8_value(name): _utf8_value(one) for name, one in value.items()}
+    return value

@@ -80,6 +80,14 @@ def test_a_schema_makes_columns_of_fields(tmp_path: Path) -> None:
     assert table.schema.field("count").type == pa.int32()
 
 
+def test_a_lone_surrogate_in_a_column_is_replaced_as_in_a_key(tmp_path: Path) -> None:
+    sink = _begun(tmp_path, schema={"name": "string", "of": pa.struct([("tags", pa.list_(pa.string()))])})
+    sink.write(1, 0, [_record({"name": "a\ud800", "of": {"tags": ["\udfff", "é"]}})])
+    sink.commit(1)
+    sink.close()
+    assert [(row["name"], row["of"]) for row in _rows(tmp_path)] == [("a?", {"tags": ["?", "é"]})]
+
+
 @pytest.mark.parametrize("value", [{"count": "many"}, "no dict", {"count": 2**40}, {"count": 2**63}], ids=str)
 def test_a_value_that_does_not_fit_the_schema_says_so(tmp_path: Path, value: Any) -> None:
     sink = _begun(tmp_path, schema={"count": "int32"})
