@@ -43,6 +43,9 @@ def check_arguments(
 ) -> None:
     """Refuses arguments that a function does not take, and names those that it takes."""
     signature = inspect.signature(function)
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    if inspect.Parameter.VAR_KEYWORD in kinds.values():  # before Python 3.13 `bind` refuses what a call takes
+        kwargs = {n: v for n, v in kwargs.items() if kinds.get(n) is not inspect.Parameter.POSITIONAL_ONLY}
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

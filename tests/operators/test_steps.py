@@ -309,6 +309,13 @@ def test_a_field_is_called_revision_where_no_revision_is_emitted() -> None:
     ]
 
 
+def test_the_name_of_an_aggregate_is_an_argument_by_position_or_by_keyword() -> None:
+    p = mw.Pipeline("names")
+    window = p.inject("a", source()).key_by("k").window(mw.windows.tumbling(10))
+    assert window.aggregate(name="by keyword", n=mw.agg.count()).name == "by keyword"
+    assert window.aggregate("by position", name=mw.agg.count()).name == "by position"
+
+
 def test_a_class_is_a_function_of_a_value() -> None:
     p = mw.Pipeline("classes")
     numbers = p.inject("a", source()).map(lambda value: value["n"]).key_by(str)
