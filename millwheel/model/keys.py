@@ -214,8 +214,15 @@ def _nested(value: Any, field: str) -> Any:
     return _MISSING
 
 
+_WITHOUT_FIELDS: Final = frozenset({str, bytes, bool, int, float, list, tuple, type(None)})
+
+
 def _entry(value: Any, field: str) -> Any:
-    return value.get(field, _MISSING) if isinstance(value, dict) else getattr(value, field, _MISSING)
+    if isinstance(value, dict):
+        return value.get(field, _MISSING)
+    if type(value) in _WITHOUT_FIELDS:  # `count` of a list, or `title` of a text, is a method of Python's
+        return _MISSING
+    return getattr(value, field, _MISSING)
 
 
 class ByKey:

@@ -316,6 +316,24 @@ def test_the_name_of_an_aggregate_is_an_argument_by_position_or_by_keyword() -> 
     assert window.aggregate("by position", name=mw.agg.count()).name == "by position"
 
 
+def test_a_method_of_a_text_or_a_list_is_no_field() -> None:
+    p = mw.Pipeline("methods")
+    window = p.inject("a", source()).key_by(lambda v: "all").window(mw.windows.tumbling(10))
+    window.aggregate("out", n=mw.agg.count("count"), first=mw.agg.first("q.title"), sum=mw.agg.sum("real"))
+    h = mw.testing.Harness(p)
+    for value in ("text", [1], 7, {"q": "text"}, {"q": {"title": "Nile"}, "count": 3, "real": 4}):
+        h.send("a", value, timestamp=1)
+    h.drain()
+    assert h.output("out")[0].value == {
+        "key": "all",
+        "start": 0,
+        "end": 10,
+        "n": 1,
+        "first": "Nile",
+        "sum": 4,
+    }
+
+
 def test_a_class_is_a_function_of_a_value() -> None:
     p = mw.Pipeline("classes")
     numbers = p.inject("a", source()).map(lambda value: value["n"]).key_by(str)
