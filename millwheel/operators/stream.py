@@ -239,8 +239,9 @@ class KeyedStream(Stream):
         """Adds a computation; returns the stream of its output, or a tuple of several."""
         if "inputs" in options:
             raise PipelineError(f"{self!r}.process: the input is the stream itself; leave inputs out")
-        if isinstance(outputs, str):
-            raise PipelineError(f"{self!r}.process: outputs is a list of streams, it is the text {outputs!r}")
+        if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+            shown = f"the text {outputs!r}" if isinstance(outputs, str) else repr(outputs)
+            raise PipelineError(f"{self!r}.process: outputs is a list of streams, it is {shown}")
         streams = tuple(outputs)
         options |= {"inputs": {self.name: self._extractor}, "outputs": streams}
         check_arguments(f"{self!r}.process", self._pipeline.add, (computation,), options)

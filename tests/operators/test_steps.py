@@ -268,6 +268,7 @@ BAD: dict[str, Any] = {
         lambda s: s.key_by("k").process(Seen(), outputs=["x"], inorder=True),
         r"process: .*'inorder'. It takes add\(computation, \*, .*in_order=False",
     ),
+    "outputs that are no list": (lambda s: s.key_by("k").process(Seen(), outputs=3), "outputs is a list"),
     "a stream that is made of itself": (lambda s: counted(counted(s.map(len), "n"), "a"), "its own input"),
 }
 
