@@ -29,6 +29,8 @@ class Aggregate:
 
     changes_value = False
     """Whether code of a user gets the value itself, and may change it."""
+    changes_result = False
+    """Whether code of a user makes the result, and may change the accumulator."""
     takes_whole = False
     """Whether the field is optional, and whole values are taken without it."""
 
@@ -350,6 +352,7 @@ class Own(Aggregate):
     """A user's own aggregate, which takes whole values."""
 
     changes_value = True
+    changes_result = True
     takes_whole = True
 
     def __init__(self, own: OwnAggregate) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import repeat
 from typing import Any
 
-from millwheel.model.codec import pack, unpack
+from millwheel.model.codec import msgpack, pack, unpack
 from millwheel.model.computation import Computation
 from millwheel.model.fields_read import FieldsRead
 from millwheel.model.folding import Folding
@@ -86,7 +86,10 @@ class Shape:
         value: dict[str, Any] = {"key": key} if self.keyed else {}
         value |= {"start": start, "end": end}
         for (name, aggregate), mine in zip(self.aggregates.items(), so_far, strict=True):
-            value[name] = aggregate.result(mine)
+            if self.revised and aggregate.changes_result:  # the window may grow after this
+                value[name] = aggregate.result(msgpack.decode(msgpack.encode(mine)))
+            else:
+                value[name] = aggregate.result(mine)
         return value
 
 

@@ -270,6 +270,40 @@ def test_an_aggregate_of_ones_own_is_merged_with_its_sessions() -> None:
     assert [record.value["long"] for record in h.output("out")] == ["yyy of 3"]
 
 
+class Ascending:
+    """The numbers in order; makes the result by taking the accumulator apart."""
+
+    def create(self) -> list[int]:
+        return []
+
+    def add(self, so_far: list[int], value: Any) -> list[int]:
+        return [*so_far, value["n"]]
+
+    def merge(self, a: list[int], b: list[int]) -> list[int]:
+        return a + b
+
+    def result(self, so_far: list[int]) -> list[int]:
+        so_far.sort(reverse=True)
+        return [so_far.pop() for _ in range(len(so_far))]
+
+
+@pytest.mark.parametrize("window", [mw.windows.tumbling(10), mw.windows.session(10)])
+def test_a_result_that_takes_the_accumulator_apart_changes_no_later_revision(
+    window: mw.windows.Window,
+) -> None:
+    p = mw.Pipeline("apart")
+    windowed = p.inject("a", source()).key_by("k").window(window, lateness=50, early=5)
+    windowed.aggregate("out", n=Ascending())
+    h = mw.testing.Harness(p)
+    h.send("a", {"k": "x", "n": 2}, timestamp=1)
+    h.advance_wall(6)
+    h.send("a", {"k": "x", "n": 1}, timestamp=2)
+    h.advance("a", 20)
+    h.send("a", {"k": "x", "n": 3}, timestamp=3)
+    h.drain()
+    assert [record.value["n"] for record in h.output("out")] == [[2], [1, 2], [1, 2, 3]]
+
+
 def test_reduce_and_collect_give_each_window_its_own_values() -> None:
     def join(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         a["n"] += b["n"]
