@@ -21,6 +21,7 @@ from millwheel.model.graph import Graph
 from millwheel.model.keys import key_text
 from millwheel.model.names import SourceName
 from millwheel.model.replay import to_replay
+from millwheel.model.state_form import state_form
 from millwheel.store.base import Store
 from millwheel.store.formats import check_format
 from millwheel.store.keyspace import JournalKey, after, row_prefix
@@ -29,6 +30,11 @@ from millwheel.store.window_row import OTHER_FORM, is_window, other_form
 
 logger = logging.getLogger("millwheel")
 
+OTHER_OPERATOR = (
+    "computation {!r}: the store has rows of another operator of that name: they are {}, and now it keeps "
+    "{}. Give the operator another name, or run the old pipeline until its windows are closed"
+)
+_OWN = "those of a computation of one's own"
 _SAMPLED = 20  # rows of each shard that a new codec, or a new version, must be able to read
 
 
@@ -216,6 +222,7 @@ class _Refusals:
                 if name in self.numbers:
                     check_version(name, node.computation.version, self.versions)
                     self._check_state(name, node.computation)
+                    self._check_form(name, node.computation)
                 elif node.replay:
                     to_replay(self.new, name, fresh, self.read)
             except PipelineError as error:
@@ -267,6 +274,13 @@ class _Refusals:
                 if next(iter(snapshot.scan(prefix, after(prefix))), None) is not None:
                     return True
         return False
+
+    def _check_form(self, name: str, computation: Computation) -> None:
+        """Checks that the stored rows are those of the same operator."""
+        known = {**self.old["away"], **self.old["nodes"]}.get(name, {})
+        before, now = known.get("form"), state_form(computation)  # None: an earlier version wrote it
+        if before is not None and before != now and self._has_rows(name):
+            raise PipelineError(OTHER_OPERATOR.format(name, before or _OWN, now or _OWN))
 
     def _check_state(self, name: str, computation: Computation) -> None:
         """Checks that the codec reads the stored state, and the version can migrate it."""

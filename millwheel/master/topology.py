@@ -18,6 +18,7 @@ from millwheel.model.derived import KeptKey
 from millwheel.model.graph import Graph
 from millwheel.model.keys import ByKey
 from millwheel.model.names import SourceName
+from millwheel.model.state_form import state_form
 
 _DEEPEST = 6  # nested function calls; deeper, functions of equal names count as equal
 _ADDRESS = " at 0x"
@@ -39,6 +40,7 @@ def design_of(graph: Graph, before: dict[str, Any] | None = None) -> dict[str, A
                 "outputs": list(node.streams),
                 "codec": shown(node.computation.codec),
                 "version": node.computation.version,
+                "form": state_form(node.computation),
             }
             for name, node in graph.nodes.items()
         },

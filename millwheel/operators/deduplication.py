@@ -11,6 +11,7 @@ from typing import Any
 
 from millwheel.model.computation import Computation
 from millwheel.model.record import Record
+from millwheel.model.state_form import StateForm
 from millwheel.model.time import MAX_TIME
 from millwheel.model.timer import Timer
 
@@ -22,6 +23,7 @@ class First(Computation):
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._state_form = StateForm("distinct")
 
     def initial_state(self) -> Any:
         """No candidate."""
@@ -50,6 +52,7 @@ class Spaced(Computation):
     def __init__(self, name: str, within: int) -> None:
         self._name = name
         self._within = within
+        self._state_form = StateForm("distinct within a time")
 
     def initial_state(self) -> Any:
         """No record."""

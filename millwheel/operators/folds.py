@@ -45,6 +45,11 @@ class Aggregate:
         """The fields that are read by name."""
         return (self.read.name,) if isinstance(self.read, FieldOf) else ()
 
+    @property
+    def shown(self) -> str:
+        """The kind and the field, if it has a name: what the accumulator is made of."""
+        return f"{type(self).__name__.lower()}({', '.join(map(repr, self.names))})"
+
     def create(self) -> Any:
         """The accumulator without a value."""
         return None
@@ -358,6 +363,10 @@ class Own(Aggregate):
     def __init__(self, own: OwnAggregate) -> None:
         super().__init__(None)
         self._own = own
+
+    @property
+    def shown(self) -> str:
+        return type(self._own).__name__
 
     def create(self) -> Any:
         return self._own.create()

@@ -13,6 +13,7 @@ from typing import Any
 
 from millwheel.model.computation import Computation
 from millwheel.model.record import Record
+from millwheel.model.state_form import StateForm
 from millwheel.model.time import MAX_TIME, MIN_TIME
 from millwheel.model.timer import Timer
 
@@ -32,6 +33,7 @@ class Join(Computation):
         self._reach = ((-before, after), (-after, before))
         self._outer = (how in ("left", "outer"), how in ("right", "outer"))
         self._holds = any(self._outer)
+        self._state_form = StateForm("a join")
 
     def initial_state(self) -> list[list[Row]]:
         """Nothing on either side."""

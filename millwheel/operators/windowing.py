@@ -18,6 +18,7 @@ from millwheel.model.computation import Computation
 from millwheel.model.fields_read import FieldsRead
 from millwheel.model.folding import Folding
 from millwheel.model.record import Record
+from millwheel.model.state_form import StateForm
 from millwheel.model.time import MAX_TIME, WALL
 from millwheel.model.timer import Timer
 from millwheel.operators.foldings import folding
@@ -55,6 +56,10 @@ class Shape:
         """The fields that the aggregates name."""
         read = [aggregate.names for aggregate in self.aggregates.values()]
         return FieldsRead(tuple(dict.fromkeys(name for names in read for name in names)), not self.keyed)
+
+    def form(self, window: str) -> StateForm:
+        """The form of the state of windows."""
+        return StateForm(f"{window}: {', '.join(a.shown for a in self.aggregates.values())}")
 
     def create(self) -> list[Any]:
         """The aggregates of a window without records."""
@@ -102,6 +107,7 @@ class PlainWindows(Computation):
         self._shape = shape
         self._folding = folding
         self._fields_read = shape.fields_read
+        self._state_form = shape.form(f"{window!r}")
 
     def process_record(self, record: Record) -> None:
         """Adds a record to its windows."""
@@ -249,6 +255,7 @@ class RevisedWindows(_Revised):
         self._window = window
         self._shape = shape
         self._fields_read = shape.fields_read
+        self._state_form = shape.form(f"{window!r} with revisions")
 
     def last(self, window: Open) -> int:
         """The end of a window."""
@@ -285,6 +292,7 @@ class Sessions(_Revised):
         self._gap = window.gap
         self._shape = shape
         self._fields_read = shape.fields_read
+        self._state_form = shape.form("sessions")  # of any gap
 
     def last(self, window: Open) -> int:
         """The end of a session."""

@@ -226,6 +226,65 @@ def test_an_operator_may_change_once_its_windows_are_closed(store: Store) -> Non
     change_at_start(build(pipeline([1, 2, 3], n=mw.agg.max("n"))), store, ())
 
 
+ROWS: dict[str, Any] = {
+    "tumbling": lambda s: s.window(mw.windows.tumbling(20)).aggregate("out", n=mw.agg.first("n")),
+    "of another size": lambda s: s.window(mw.windows.tumbling(30)).aggregate("out", n=mw.agg.first("n")),
+    "sliding": lambda s: s.window(mw.windows.sliding(20, 10)).aggregate("out", n=mw.agg.first("n")),
+    "of a sum": lambda s: s.window(mw.windows.tumbling(20), late="divert").aggregate(
+        "out", n=mw.agg.sum("n")
+    ),
+    "with lateness": lambda s: s.window(mw.windows.tumbling(20), lateness=5).aggregate(
+        "out", n=mw.agg.first("n")
+    ),
+    "with lateness, of a sum": lambda s: s.window(mw.windows.tumbling(20), lateness=5).aggregate(
+        "out", n=mw.agg.sum("n")
+    ),
+    "session": lambda s: s.window(mw.windows.session(20)).aggregate("out", n=mw.agg.first("n")),
+    "distinct": lambda s: s.distinct("out"),
+    "distinct within": lambda s: s.distinct("out", within=9),
+    "join": lambda s: s.join(s, within=9, name="out"),
+    "top": lambda s: s.top("out", 1, by="n", window=mw.windows.tumbling(20)),
+    "top by another": lambda s: s.top("out", 1, by="k", window=mw.windows.tumbling(20)),
+}
+
+
+def kept_by_key(make: Any) -> mw.Pipeline:
+    p = mw.Pipeline("rows")
+    found = [mw.Record(value={"k": f"k{n % 3}", "n": n}, timestamp=n) for n in range(25)]
+    make(p.inject("in", mw.injectors.Records(found)).key_by("k"))
+    return p
+
+
+@pytest.mark.parametrize("before", ROWS)
+def test_rows_of_an_operator_are_not_read_by_another_one(before: str) -> None:
+    store = MemoryStore(1)
+    run(kept_by_key(ROWS[before]), store, ending=Ending.LEAVE_OPEN)
+    assert change_at_start(build(kept_by_key(ROWS[before])), store, ()) == []
+    for other in ROWS.keys() - {before}:
+        with pytest.raises(mw.PipelineError, match="another operator"):
+            change_at_start(build(kept_by_key(ROWS[other])), store, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            lambda s: s.window(mw.windows.tumbling(20), lateness=5).collect("out"),
+            lambda s: s.window(mw.windows.tumbling(20), early=7).collect("out"),
+        ),
+        (
+            lambda s: s.window(mw.windows.session(5)).count("out"),
+            lambda s: s.window(mw.windows.session(9), lateness=7).count("out"),
+        ),
+        (lambda s: s.distinct("out", within=5), lambda s: s.distinct("out", within=9)),
+    ],
+)
+def test_what_does_not_change_the_form_of_rows_may_change(before: Any, after: Any) -> None:
+    store = MemoryStore(1)
+    run(kept_by_key(before), store, ending=Ending.LEAVE_OPEN)
+    assert change_at_start(build(kept_by_key(after)), store, ()) == []
+
+
 @pytest.mark.parametrize("by_columns", [True, False])
 def test_a_value_that_cannot_be_added_is_an_error_with_its_record(
     by_columns: bool, monkeypatch: pytest.MonkeyPatch
