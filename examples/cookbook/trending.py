@@ -1,6 +1,6 @@
 """Trending: words that come at least three times as often as in the minute before.
 
-The counts of a word come in order of time, so a computation behind them needs to keep the last one only.
+The counts of a word come in order of time, so a downstream computation needs to keep the last one only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Unpaid orders: those without a payment in the ten minutes behind them."""
+"""Unpaid orders: those without a payment in the ten minutes after them."""
 
 from __future__ import annotations
 
