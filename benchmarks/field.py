@@ -50,6 +50,9 @@ CASES = (
         1_000,
         Load(20_000_000, 2_000_000),
         {
+            # At millions a second: the first ten million are read while the JVM compiles what it runs.
+            "millwheel, operators": Load(60_000_000, 10_000_000),
+            "millwheel, Parquet": Load(60_000_000, 10_000_000),
             "Spark groupBy": Load(20_000_000, 2_000_000, 200_000),
             "transformWithState": Load(2_000_000, 400_000, 200_000),
             "transformWithState, Pandas": Load(600_000, 200_000, 200_000),
