@@ -112,7 +112,7 @@ def run(*, quick: bool = False, rounds: int = 3, only: list[str] | None = None) 
                         absent[system.name] = said = f"not available: {error}"
                     except Failed as error:  # this turn's, not the others': it may do better the next time
                         said = str(error)
-                        failures.append({"system": system.name, "said": said})
+                        failures.append({"system": system.name, "said": said.splitlines()[-1]})
                     print(
                         f"round {number + 1} of {rounds}, {case.keys:,} keys, {system.name}: {said}",
                         flush=True,

@@ -119,7 +119,7 @@ def _wait(system: System, processes: list[subprocess.Popen[bytes]], work: Path) 
     except subprocess.TimeoutExpired:
         raise Failed(f"{system.name} took more than {_PATIENCE} seconds") from None
     if any(codes):
-        raise Failed(f"{system.name} failed: {_last_words(work)}")
+        raise Failed(f"{system.name} failed with {codes}: {_last_words(work)}")
 
 
 def _last_words(work: Path) -> str:
