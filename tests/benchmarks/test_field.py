@@ -68,7 +68,7 @@ def test_a_system_that_fails_says_what_it_said(source: data.Input, tmp_path: Pat
         "broken", lambda *_: [["python3", "-c", "raise SystemExit('no such thing')"]], lambda _: {}, "none"
     )  # type: ignore[arg-type,return-value]
     for _ in range(2):  # what the first left behind is not in the way of the second
-        with pytest.raises(systems.Failed, match="broken failed: no such thing"):
+        with pytest.raises(systems.Failed, match=r"broken failed with \[1\]: no such thing"):
             systems.run(broken, source, tmp_path / "run", 0)
 
 

@@ -109,6 +109,24 @@ def test_forgotten_nothing_is_left_and_the_others_have_all_of_theirs() -> None:
     assert not check(world.running.store).problems
 
 
+def test_a_check_during_which_it_is_forgotten_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.send(40)
+    world.running.apply(world.pipeline("Stays"))
+    store = world.running.store
+    original, opened = store.journal.snapshot, []
+
+    def snapshot() -> Any:
+        opened.append(1)
+        if len(opened) == 2:  # the shards were read, with its rows
+            forget(store, "Goes", "a test")
+        return original()
+
+    monkeypatch.setattr(store.journal, "snapshot", snapshot)
+    assert not check(store).problems
+    assert len(opened) > 3, "all was checked again"
+
+
 def test_in_the_pipeline_that_runs_it_is_not_forgotten() -> None:
     world = World()
     world.send(10)

@@ -52,6 +52,7 @@ from millwheel.store.window_row import END, WindowRow, is_window, window_of
 _UNREADABLE = (CodecError, ValueError, TypeError, IndexError)
 
 _MOST = 100  # problems that are reported; the rest are counted
+_TRIES = 10  # checks, if computations come and go during each
 _KINDS = (KIND_WATERMARK, KIND_WALL, KIND_HOLD)
 _NO_COUNTS = [0] * 5 + [MAX_TIME] * 3 + [0, MAX_TIME]  # those of an empty tablet
 _NUMBER = slice(1, 3)  # the computation's number in a key of the store
@@ -78,12 +79,30 @@ class Findings:
 
 
 def check(store: Store) -> Findings:
-    """Checks every shard, then the journal, which must not be older than the shards."""
+    """Checks every shard, then the journal, which must not be older than the shards.
+
+    A pipeline that runs may forget a computation meanwhile: then what is wrong may not be, and all is checked
+    again.
+    """
+    for _ in range(_TRIES):
+        before = _computations(store)
+        findings = _check(store, before[1])
+        if not findings.problems or _computations(store) == before:
+            break
+    return findings
+
+
+def _computations(store: Store) -> tuple[bytes | None, bytes | None]:
+    """What the journal has of computations, and of those that are being removed."""
+    with store.journal.snapshot() as snapshot:
+        numbers, forgotten = snapshot.get_each((JournalKey.NUMBERS, JournalKey.FORGOTTEN))
+    return numbers, forgotten
+
+
+def _check(store: Store, data: bytes | None) -> Findings:
     findings = Findings()
     states: list[tuple[str, list[int]]] = []
     numbers: set[int] = set()
-    with store.journal.snapshot() as snapshot:
-        data = snapshot.get(JournalKey.FORGOTTEN)
     forgotten = frozenset(unpack(data)[1]) if data is not None else frozenset()
     for index, shard in enumerate(store.shards):
         with shard.snapshot() as snapshot:
