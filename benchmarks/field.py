@@ -50,7 +50,7 @@ CASES = (
         1_000,
         Load(20_000_000, 2_000_000),
         {
-            # At millions a second: the first ten million are read while the JVM compiles what it runs.
+            # At millions a second 20 million take five seconds: their noise is that of the start.
             "millwheel, operators": Load(60_000_000, 10_000_000),
             "millwheel, Parquet": Load(60_000_000, 10_000_000),
             "Spark groupBy": Load(20_000_000, 2_000_000, 200_000),
@@ -112,7 +112,7 @@ def run(*, quick: bool = False, rounds: int = 3, only: list[str] | None = None) 
                         absent[system.name] = said = f"not available: {error}"
                     except Failed as error:  # this turn's, not the others': it may do better the next time
                         said = str(error)
-                        failures.append({"system": system.name, "said": said.splitlines()[-1]})
+                        failures.append({"system": system.name, "said": said.strip().splitlines()[-1]})
                     print(
                         f"round {number + 1} of {rounds}, {case.keys:,} keys, {system.name}: {said}",
                         flush=True,

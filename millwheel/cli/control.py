@@ -57,7 +57,7 @@ def add_asking_commands(commands: Any, load_factory: LoadFactory) -> None:
         epilog="example: millwheel rescale 8 --store state/",
     )
     command.add_argument(
-        "slots", type=int, help="the number of slots, from 1 to the tablets of the store (64)"
+        "slots", type=int, help="the number of slots, from 1 to the tablets of the store (64 by default)"
     )
     _common(command)
     command.set_defaults(call=_rescale)

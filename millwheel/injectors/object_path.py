@@ -89,7 +89,7 @@ class _Piece(io.RawIOBase):
 
     A replaced object is an error.
 
-    Without reading ahead a task waits for the network while it could parse: `python -m benchmarks s3`.
+    Without reading ahead a task waits for the network while it could parse: `python -m benchmarks s3_input`.
     """
 
     def __init__(self, path: ObjectPath, start: int, end: int, first: int | None) -> None:

@@ -32,7 +32,7 @@ logger = logging.getLogger("millwheel")
 
 OTHER_OPERATOR = (
     "computation {!r}: the store has rows of another operator of that name: they are {}, and now it keeps "
-    "{}. Give the operator another name, or run the old pipeline until its windows are closed"
+    "{}. Give the operator another name, or first run the old pipeline until it has none"
 )
 _OWN = "those of a computation of one's own"
 _SAMPLED = 20  # rows of each shard that a new codec, or a new version, must be able to read

@@ -95,7 +95,7 @@ def test_a_file_that_shrank_between_two_runs_is_an_error(tmp_path: Path) -> None
         runs.run()
 
 
-def test_a_record_that_a_user_mends_in_a_list_is_read(tmp_path: Path) -> None:
+def test_a_record_that_a_user_fixes_in_a_list_is_read(tmp_path: Path) -> None:
     store = MemoryStore()
 
     def once(records: list[Any]) -> list[Any]:

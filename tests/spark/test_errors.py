@@ -43,7 +43,7 @@ def fragile(refused: int | None) -> tuple[mw.Pipeline, mw.sinks.Collect]:
 
 
 @pytest.mark.parametrize("compact_below", [0, 4_000], ids=["wide", "compact"])
-def test_a_hook_s_error_arrives_with_everything_and_a_mended_run_goes_on(
+def test_a_hook_s_error_arrives_with_everything_and_a_fixed_run_goes_on(
     compact_below: int, spark: SparkSession, tmp_path: Path
 ) -> None:
     p, failed = fragile(refused=33)
@@ -58,21 +58,21 @@ def test_a_hook_s_error_arrives_with_everything_and_a_mended_run_goes_on(
     assert error.cause.args == (33,)
     assert "process_record" in str(error)
 
-    p, mended = fragile(refused=None)
+    p, fixed = fragile(refused=None)
     mw.run(p, store=tmp_path / "store", spark=spark, compact_below=compact_below)
     p, whole = fragile(refused=None)
     mw.run(p, store="memory:", spark=spark, compact_below=compact_below)
-    assert in_order(failed.records + mended.records) == in_order(whole.records)
+    assert in_order(failed.records + fixed.records) == in_order(whole.records)
 
 
 @pytest.mark.parametrize("extractor", [mw.by_key, lambda record: record.key], ids=["one level", "two levels"])
-def test_a_mended_computation_runs_again_for_the_epoch_that_failed_behind_it(
+def test_a_fixed_computation_runs_again_for_the_epoch_that_failed_behind_it(
     extractor: Any, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Nothing of the epoch was committed: neither of the one that failed, nor of the one before it."""
 
     def pipeline(factor: int) -> tuple[mw.Pipeline, mw.sinks.Collect]:
-        p = mw.Pipeline("mended")
+        p = mw.Pipeline("fixed")
         p.inject("in", mw.injectors.Records(records(5)))
         p.add(
             Hooks(lambda c, record: c.produce("mid", record.value["n"] * factor)),

@@ -124,7 +124,6 @@ def test_a_check_during_which_it_is_forgotten_finds_nothing(monkeypatch: pytest.
 
     monkeypatch.setattr(store.journal, "snapshot", snapshot)
     assert not check(store).problems
-    assert len(opened) > 3, "all was checked again"
 
 
 def test_in_the_pipeline_that_runs_it_is_not_forgotten() -> None:

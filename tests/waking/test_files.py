@@ -7,7 +7,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -113,10 +113,12 @@ def test_a_packed_file_is_recognised(watched: Watched, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
-def test_a_file_that_is_written_elsewhere_is_polled(link: object, watched: Watched, tmp_path: Path) -> None:
+def test_a_file_that_is_written_elsewhere_is_polled(
+    link: Callable[[Path, Path], None], watched: Watched, tmp_path: Path
+) -> None:
     (tmp_path / "elsewhere").mkdir()
     target = jsonl(tmp_path / "elsewhere" / "log", [{"t": 1}])
-    link(target, tmp_path / "a.jsonl")  # type: ignore[operator]
+    link(target, tmp_path / "a.jsonl")
     assert watched.after_a_call() == [{"t": 1}]
     append(target, '{"t": 2}\n')
     assert watched.after_a_call() == [{"t": 2}]
@@ -124,10 +126,10 @@ def test_a_file_that_is_written_elsewhere_is_polled(link: object, watched: Watch
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_file_and_a_link_to_it_that_come_together_are_read_once(
-    link: object, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    link: Callable[[Path, Path], None], watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = jsonl(tmp_path / "a.jsonl", [{"t": 1}])
-    link(target, tmp_path / "current.jsonl")  # type: ignore[operator]
+    link(target, tmp_path / "current.jsonl")
     both = {str(target), str(tmp_path / "current.jsonl")}
     monkeypatch.setattr(inotify.Watch, "changes", lambda watch: both)
     assert values(watched.look()) == [{"t": 1}]

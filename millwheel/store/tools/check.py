@@ -85,9 +85,9 @@ def check(store: Store) -> Findings:
     again.
     """
     for _ in range(_TRIES):
-        before = _computations(store)
-        findings = _check(store, before[1])
-        if not findings.problems or _computations(store) == before:
+        numbers, forgotten = _computations(store)
+        findings = _check(store, forgotten)
+        if not findings.problems or _computations(store) == (numbers, forgotten):
             break
     return findings
 
@@ -99,11 +99,11 @@ def _computations(store: Store) -> tuple[bytes | None, bytes | None]:
     return numbers, forgotten
 
 
-def _check(store: Store, data: bytes | None) -> Findings:
+def _check(store: Store, gone: bytes | None) -> Findings:
     findings = Findings()
     states: list[tuple[str, list[int]]] = []
     numbers: set[int] = set()
-    forgotten = frozenset(unpack(data)[1]) if data is not None else frozenset()
+    forgotten = frozenset(unpack(gone)[1]) if gone is not None else frozenset()
     for index, shard in enumerate(store.shards):
         with shard.snapshot() as snapshot:
             look = _ShardCheck(findings, snapshot, index, len(store.shards), store.tablets, forgotten)
